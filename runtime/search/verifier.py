@@ -135,19 +135,24 @@ def checked(what: str, scores_of: Callable[[], Sequence[Any]]) -> list[float]:
         scores = list(scores_of())
     except EdgekitError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also what is meant to end a process, which is the caller's
         raise VerifierFailed(f"{what} raised {type(error).__name__}: {one_line(error)}") from error
     for score in scores:
         if inspect.iscoroutine(score):
             score.close()  # or Python warns that nobody awaited it
-    for score in scores:
-        if not _is_score(score):
+    found = [_number(score) for score in scores]
+    for score, number in zip(scores, found, strict=True):
+        if number is None:
             raise VerifierFailed(f"{what} returned {shown(score)}; use a finite number, or true or false")
-    return [float(score) for score in scores]
+    return [number for number in found if number is not None]
 
 
-def _is_score(score: object) -> bool:
+def _number(score: Any) -> float | None:
+    """None where it is no finite number; how it becomes one is asked once."""
     try:
-        return not isinstance(score, str | bytes) and math.isfinite(float(score))  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return False
+        found = None if isinstance(score, str | bytes) else float(score)
+    except Exception:
+        return None
+    return found if found is not None and math.isfinite(found) else None

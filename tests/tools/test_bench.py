@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from edgekit.flashload.manifest import seal
 from edgekit.runtime.bundle.costs import Costs
 from edgekit.tools.benchmark import rows
 from edgekit.tools.benchmark.cases import Case, Sweep
@@ -266,8 +268,11 @@ def test_files_that_hold_no_reports_are_refused(swept: Path, tmp_path: Path) -> 
 
 
 def test_reports_of_applications_are_merged_as_they_are(swept: Path, tmp_path: Path) -> None:
-    """The core's report alone, as a phone writes it: nothing in "about", another device."""
+    """The core's report alone, as a phone writes it: nothing in "about", another device. Older ones told
+    nothing of the model.
+    """
     plain = reports(swept)[0]
+    del plain["bundle"]["model"]
     plain["about"], plain["machine"]["device"] = {}, "iPhone17,1"
     file = tmp_path / "phone.json"
     file.write_text(json.dumps(plain, indent=2))
@@ -335,7 +340,7 @@ def test_heads_without_rows_are_part_of_their_step() -> None:
 
 def test_what_a_strangers_report_says_reaches_no_terminal(swept: Path, tmp_path: Path) -> None:
     report = reports(swept)[0]
-    report["about"]["model"]["name"] = "a\x1b[2Jb\nc|d"
+    report["bundle"]["model"]["name"] = "a\x1b[2Jb\nc|d"
     file = tmp_path / "file"
     file.write_text(json.dumps(report))
     said = bench("--merge", file).stdout
@@ -436,3 +441,62 @@ def test_random_prompts_need_no_tokenizer(tmp_path: Path) -> None:
     asked = ("-p", 12, "-n", 32, "--forwards", 2, "-r", 1, "--no-probe")
     assert "fw2 @ p12" in bench(tmp_path / "bundle", *asked).stdout
     assert "tokenizer" in bench(tmp_path / "bundle", *ASK, code=2).output
+
+
+def test_bundles_of_one_model_and_preset_are_told_apart(
+    shipped_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "wide").mkdir()
+    for name in ("narrow-one", "wide/wide-one"):
+        shutil.copytree(shipped_bundle("tiny-gemma", "native"), tmp_path / name)
+    other = tmp_path / "wide" / "wide-one" / "edgekit.json"
+    sealed = seal(other.read_bytes().replace(b'"tiny-gemma"', b'"tiny-gemma" '))
+    other.write_bytes(sealed)
+    report = tmp_path / "report"
+    words = ["-r", "1", "--forwards", "1", "--warmups", "0", "--no-probe"]
+    shown = bench(tmp_path / "narrow-one", tmp_path / "wide" / "wide-one", *words, "--report", report).stdout
+    assert [line.split("|")[3].strip() for line in shown.splitlines()[-2:]] == ["narrow-one", "wide-one"]
+    assert "narrow-one" not in report.read_text() and "wide-one" not in report.read_text()
+    merged = bench("--merge", report).stdout.splitlines()[-2:]
+    assert len({line.split("|")[3] for line in merged}) == 2
+    assert json.loads(sealed)["sha256"][:8] in merged[1]
+    one = bench(tmp_path / "narrow-one", *words).stdout
+    assert "bundle" not in one
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-p", "99999999999999999999999"), "--prompt-tokens is"),
+        (("-p", "300000"), "passes the model's 1,024 positions"),
+        (("--prompt", "a", "--prompt", "b"), "give --sequences 2"),
+    ],
+)
+def test_prompts_that_cannot_be_asked_are_told(bundle: Path, words: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(main, ["bench", str(bundle), "-r", "1", "--no-probe", *words])
+    assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.stderr, done.output
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("about", "engine", "engine"), "x" * 100_000),
+        (("about", "engine", "engine"), "@"),
+        (("plan", "streamed"), "@"),
+        (("about", "case", "new_tokens"), "x"),
+        (("about", "case", "new_tokens"), -1e308),
+    ],
+)
+def test_a_report_is_refused_for_what_a_row_would_show(
+    bundle: Path, tmp_path: Path, path: tuple[str, ...], value: Any
+) -> None:
+    file = tmp_path / "report"
+    bench(bundle, "-r", 1, "--forwards", 1, "--warmups", 0, "--no-probe", "--report", file)
+    (report,) = reports(file)
+    at = report
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = value
+    file.write_text(json.dumps(report).replace('"@"', "1e999"))
+    done = CliRunner().invoke(main, ["bench", "--merge", str(file), "-o", "json"])
+    assert done.exit_code == 2 and "damaged" in done.stderr and not done.stdout, done.output

@@ -8,6 +8,10 @@ import io
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from support.fake_endpoint import FIRST_S, FakeEndpoint
+from support.fake_endpoint import FIRST_S, Answering, FakeEndpoint
 
 import edgekit
 from edgekit.flashload.errors import OpenFailed, WriteFailed
@@ -467,3 +471,65 @@ def test_what_no_request_has_is_refused(given: dict[str, Any]) -> None:
 
 def test_text_that_is_no_utf8_is_shown_in_csv() -> None:
     assert tables.as_csv([{"a": "x\ud800", "b": "\x1b"}]).encode() == b"a,b\nx\\ud800,\x1b"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_who_interrupts_keeps_the_answers_until_then(bundle: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    prompts = tmp_path / "prompts"
+    prompts.write_text("".join(f'{{"prompt": "What is {n} + 1?", "answer": {n + 1}}}\n' for n in range(5000)))
+    words = ["bench", str(bundle), "--prompts", str(prompts), "--no-probe", "--report", str(report)]
+    for seconds in (8, 25, 60):  # until it asks, which nothing outside tells
+        with subprocess.Popen(
+            [sys.executable, "-m", "edgekit", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        ) as process:  # fmt: skip
+            time.sleep(seconds)
+            os.killpg(process.pid, signal.SIGINT)
+            shown, said = process.communicate(timeout=60)
+        assert process.returncode == 130 and "Traceback" not in said, said
+        if report.exists():
+            break
+    asked = of_table(json.loads(report.read_text())["about"]["workload"]["asked"])
+    assert 0 < len(asked) < 5000 and all(each.score is not None for each in asked)
+    assert re.search(r"\d+ prompts? of the last configuration (is|are) kept", said)
+    assert f"0 of {len(asked)} |" in shown
+
+
+def test_a_warm_up_that_fails_is_no_failure(server: FakeEndpoint, bundle: Path, tmp_path: Path) -> None:
+    def once(request: Answering) -> None:
+        del server.instead["1 + 1"]
+        request.error(429, "rate limit")
+
+    server.instead["1 + 1"] = once
+    prompts = tmp_path / "prompts"
+    prompts.write_text('{"prompt": "1 + 1", "answer": 2}\n')
+    done = CliRunner(env={"OPENAI_API_KEY": "sk-mine"}).invoke(
+        main, ["bench", str(bundle), "--prompts", str(prompts), "--no-probe", "--against", server.address,
+               "--model", "m"],
+    )  # fmt: skip
+    assert done.exit_code == 0 and "0 of 1" in done.stdout, done.output
+
+
+def test_what_a_function_prints_is_no_part_of_the_table(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "score.py").write_text(
+        "print('imported')\n"
+        "class Odd(float):\n    def __float__(self): raise RuntimeError('odd')\n"
+        "def loud(prompt, answer, expected):\n    print('noise'); return 1\n"
+        "def odd(prompt, answer, expected): return Odd(1)\n"
+        "def base(prompt, answer, expected): raise BaseException('own')\n"
+    )
+    question = Question(1, "a")
+    assert loaded(f"{tmp_path / 'score.py'}:loud").of(question, "b") == 1
+    told = capfd.readouterr()
+    assert not told.out and "noise" in told.err and "imported" in told.err
+    for name, said in (("odd", "use a finite number"), ("base", "raised BaseException: own")):
+        with pytest.raises(VerifierFailed, match=said):
+            loaded(f"{tmp_path / 'score.py'}:{name}").of(question, "b")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n')
+    assert [each.prompt for each in read_questions(tmp_path / "prompts")] == ["a"]

@@ -40,7 +40,12 @@ def answered_by(
     if warmups:
         steps.stage("warming up", warmups)
     for number in range(warmups):
-        endpoint.ask(messages_as(questions[number % len(questions)].prompt))
+        try:
+            endpoint.ask(messages_as(questions[number % len(questions)].prompt))
+        except EndpointUnusable:
+            raise
+        except RequestFailed:
+            pass  # it is asked again below, and counted there
         steps.advance(1, "")
     steps.stage("asking", len(questions))
     asked = list[Asked]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from edgekit.runtime.bench import Bench
 from edgekit.runtime.generation import Generator, longest
 from edgekit.runtime.sampling import Committed, CoreSampler, Draft, Lengths, drive
 from edgekit.runtime.session import Session
-from edgekit.tools.apart import Tell
+from edgekit.tools.apart import Tell, ending
 from edgekit.tools.benchmark.asked import Asked, as_table, check_any
 from edgekit.tools.benchmark.question import Question
 from edgekit.tools.benchmark.recording import recording
@@ -40,11 +41,16 @@ def answered(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any]
         if wanted.warmups:
             tell(stage="warming up", total=wanted.warmups)
         for number in range(wanted.warmups):
-            bundle.answer(fits[number % len(fits)].question, session)
+            if ending.is_set():
+                break
+            with suppress(EdgekitError):  # of a prompt, which is asked again
+                bundle.answer(fits[number % len(fits)].question, session)
             tell(done=1)
         tell(stage="asking", total=len(fits))
         for each in fits:
             line = each.question.line
+            if ending.is_set():  # those behind it are no part of the report
+                break
             try:
                 with bench.test({"line": line}, each.prompt_tokens):
                     found[line] = bundle.answer(each.question, session, bench)
@@ -53,9 +59,11 @@ def answered(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any]
             session.idle()
             tell(done=1)
         report = bench.report()
-    check_any(found.values())
+    if not ending.is_set():
+        check_any(found.values())
     report["about"]["case"]["prompt"] = "file"
-    report["about"]["workload"] = {"asked": as_table(found[each.line] for each in wanted.questions)}
+    asked = [found[each.line] for each in wanted.questions if each.line in found]
+    report["about"]["workload"] = {"asked": as_table(asked)}
     _shorten(report["tests"])
     return report
 

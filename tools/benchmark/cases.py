@@ -14,6 +14,8 @@ from edgekit.tools.terminal_text import counted
 
 #: Reads, waits and uses of weights that a report has of a run, at most.
 MOST_SPANS = 100_000
+#: Of a prompt of random ones; no model is near it.
+MOST_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,16 @@ def _row(report: Report, base: Report | None) -> dict[str, Any]:
 def _endpoint(report: Report) -> dict[str, Any]:
     """What rows of bundles have at the same place; `settings` are further members of its requests."""
     named = report["about"]["endpoint"]
-    nothing = ("preset", "weights_bytes", "device", "processor", "threads", "memory_bytes", "resident_bytes")
+    nothing = (
+        "preset",
+        "bundle",
+        "weights_bytes",
+        "device",
+        "processor",
+        "threads",
+        "memory_bytes",
+        "resident_bytes",
+    )
     return {
         "model": f"{named['model']} at {named['host']}",
         **dict.fromkeys(nothing),

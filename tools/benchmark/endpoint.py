@@ -102,7 +102,7 @@ class Endpoint:
             raise RequestFailed(f"{self.host} ended the connection: {_reason(error)}") from error
 
     def _took_too_long(self) -> RequestFailed:
-        return RequestFailed(f"the answer took more than {self.timeout_s:g} s")
+        return RequestFailed(f"{self.host} took more than {self.timeout_s:g} s, see --timeout")
 
     @contextmanager
     def _ending_after(self, seconds: float) -> Iterator[threading.Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from edgekit.flashload.names import shown
 from edgekit.runtime.bench import REPORT_VERSION
 from edgekit.tools.benchmark import comparison
 from edgekit.tools.benchmark.limits import in_words
-from edgekit.tools.benchmark.rows import row
+from edgekit.tools.benchmark.rows import row, told
 from edgekit.tools.benchmark.tables import as_markdown
 from edgekit.tools.json_text import parsed
 
@@ -22,6 +23,7 @@ _MEMBERS = {"about": dict, "machine": dict}
 _MOST_BYTES = 256 << 20
 #: Of anything in a second; no machine is near it.
 _MOST_RATE = 1e24
+_MOST_TOKENS, _MOST_NAME = 1 << 40, 64
 _OF_SESSION = {"bundle": dict, "session": dict, "plan": dict, "tests": list}
 
 
@@ -103,6 +105,7 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
             "the two"
         )
     _check_members(given, _MEMBERS, where)
+    _check_finite(given, where)
     _check_limits(given["about"].get("limits"), where)
     if not comparison.is_endpoint(given):
         _check_members(given, _OF_SESSION, where)
@@ -118,7 +121,22 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
         raise NoReport(
             f"{where} lacks what its row shows ({error!r}); it is damaged or incomplete"
         ) from error
+    if not comparison.is_endpoint(given):
+        _check_words(given, where)
     return given
+
+
+def _check_finite(given: Any, where: str) -> None:
+    """No number is past what a float holds: JSON has no form for what such ones become."""
+    left = [given]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise NoReport(f"{where} has a number that is too large; it is damaged")
 
 
 def _check_limits(limits: Any, where: str) -> None:
@@ -131,6 +149,16 @@ def _check_limits(limits: Any, where: str) -> None:
         is_rate = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_RATE
         if value is not None and not is_name and not is_rate:
             raise NoReport(f"{wrong} {shown({name: value})}; it is damaged")
+
+
+def _check_words(given: Mapping[str, Any], where: str) -> None:
+    """What a row shows as it is told."""
+    about = told(given)
+    count, engine = about["case"]["new_tokens"], about["engine"]["engine"]
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < _MOST_TOKENS:
+        raise NoReport(f"{where}: its new_tokens are {shown(count)}; it is damaged")
+    if not isinstance(engine, str) or len(engine) > _MOST_NAME:
+        raise NoReport(f"{where}: its engine is {shown(engine)}; it is damaged")
 
 
 def _check_members(given: dict[str, Any], members: Mapping[str, type], where: str) -> None:

@@ -29,6 +29,6 @@ def measure(wanted: Wanted, steps: Steps) -> dict[str, Any]:
         steps,
         wanted.case.title,
         "give a smaller --memory",
-        may_end_early=not wanted.questions and not wanted.start,
+        may_end_early=not wanted.only_check and not wanted.start,
     )
     return report

@@ -153,7 +153,8 @@ def checked(given: Mapping[str, Any]) -> Callable[[int | None], Asking] | None:
     wrong = [name for name in _OF_PROMPTS if given[name] is not None] if needed else []
     if not wrong and address is None:
         wrong = [name for name in _OF_ENDPOINT if given[name] not in (None, ())]
-        needed = "an endpoint; give its address by --against"
+        bundle = given["against"] is not None
+        needed = "an endpoint; give its address by --against" + (", http:// before it" if bundle else "")
     if wrong:
         option = _NAMES.get(wrong[0], wrong[0]).replace("_", "-")
         raise click.UsageError(f"--{option} is for {needed}")

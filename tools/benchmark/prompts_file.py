@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Sequence
@@ -29,13 +30,14 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """The prompts of a file, or the first `limit` of them. Raises NoPrompts, Failure for what is no text,
     OpenFailed, and MalformedFile for more than any such file.
     """
-    lines = read_table(path, _MOST_BYTES, "file of prompts", "give another file").split(b"\n")
+    data = read_table(path, _MOST_BYTES, "file of prompts", "give another file")
+    lines = data.removeprefix(codecs.BOM_UTF8).split(b"\n")
     found = list[Question]()
-    for number, data in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         if len(found) == limit:
             break
         where = f"{path}: line {number}"
-        if text := decoded(data, where).strip():
+        if text := decoded(line, where).strip():
             if len(found) == MOST_QUESTIONS:
                 raise NoPrompts(f"{path}: has more than {MOST_QUESTIONS} prompts; ask fewer by --limit")
             found.append(_question(text, number, where))

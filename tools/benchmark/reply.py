@@ -67,12 +67,12 @@ def _whole(data: bytes, started: float) -> Reply:
 
 
 def _streamed(response: HTTPResponse, started: float, timeout_s: float) -> Reply:
-    pieces, first, finished = list[str](), None, None
+    pieces, first, finished, chosen = list[str](), None, None, False
     counted: tuple[int | None, int | None] = None, None
     for data in events(response):
         now = time.perf_counter() - started
         if now > timeout_s:
-            raise RequestFailed(f"the answer took more than {timeout_s:g} s")
+            raise RequestFailed(f"the answer took more than {timeout_s:g} s, see --timeout")
         if data.strip() == _DONE:
             finished = finished or now
             break
@@ -82,6 +82,7 @@ def _streamed(response: HTTPResponse, started: float, timeout_s: float) -> Reply
         choice = _choice(found)
         if choice is None:
             continue
+        chosen = True
         if text := _text(choice.get("delta")):
             first = now if first is None else first
             pieces.append(text)
@@ -89,6 +90,8 @@ def _streamed(response: HTTPResponse, started: float, timeout_s: float) -> Reply
             finished = now
     if finished is None:
         raise RequestFailed("the answer ended before it was complete")
+    if not chosen:
+        raise RequestFailed("the answer has no choice in it, and so no text")
     return Reply("".join(pieces), finished, first, *counted)
 
 
@@ -131,9 +134,13 @@ def _choice(found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _text(said: Any) -> str:
-    """Of a message or a piece of one; what a model thinks before it answers is none of the answer."""
+    """Of a message or a piece of one; what a model thinks before it answers is none of the answer. Raises
+    RequestFailed for what is no text.
+    """
     content = said.get("content") if isinstance(said, dict) else None
-    return content if isinstance(content, str) else ""
+    if not isinstance(content, str | None):
+        raise RequestFailed(f"the answer has {shown(content)} for text")
+    return content or ""
 
 
 def _usage(found: dict[str, Any]) -> tuple[int | None, int | None]:

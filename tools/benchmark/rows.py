@@ -152,6 +152,10 @@ def sustained_ratio(report: Report) -> float | None:
     return _share(sum(end > at - WINDOW_SECONDS for end in ends), first)
 
 
+#: Of a bundle's digest: a report names no folder.
+DIGITS = 8
+
+
 def told(report: Report) -> dict[str, Any]:
     """The member "about", with what it lacks in the report of an application."""
     about, first = report["about"], report["tests"][0]
@@ -200,6 +204,7 @@ def row(report: Report) -> dict[str, Any]:
         "model": model["name"],
         "family": model["family"],
         "preset": model["preset"],
+        "bundle": report["bundle"]["digest"][:DIGITS],
         "weights_bytes": report["bundle"]["weights_bytes"],
         "parameters": model["parameters"],
         "engine": about["engine"]["engine"],

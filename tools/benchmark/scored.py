@@ -27,8 +27,9 @@ def add_scores(report: dict[str, Any], questions: Sequence[Question], score: Sco
     """
     workload = report["about"]["workload"]
     scored, failures = list[Asked](), list[str]()
-    for question, asked in zip(questions, of_table(workload["asked"]), strict=True):
-        found = None
+    by_line = {each.line: each for each in questions}  # some may not have been asked
+    for asked in of_table(workload["asked"]):
+        question, found = by_line[asked.line], None
         if score.wants(question):
             try:
                 found = 0.0 if asked.text is None else score.of(question, asked.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -64,7 +65,8 @@ class Judged:
 
     def of(self, question: Question, text: str) -> float:
         asked = question.prompt, text, question.answer
-        (score,) = checked(f"the score {self.name}", lambda: [self._function(*asked)])
+        with redirect_stdout(sys.stderr):  # stdout is the table's
+            (score,) = checked(f"the score {self.name}", lambda: [self._function(*asked)])
         if abs(score) > MOST_SCORE:
             raise VerifierFailed(f"the score {self.name} returned {score:g}; use at most {MOST_SCORE:g}")
         return score
@@ -96,5 +98,6 @@ def _executed(path: Path) -> ModuleType:
     module = sys.modules[spec.name] = module_from_spec(spec)
     # As for a program: it may import what lies beside it, also when its function is called.
     sys.path.insert(0, str(path.resolve().parent))
-    spec.loader.exec_module(module)
+    with redirect_stdout(sys.stderr):
+        spec.loader.exec_module(module)
     return module

@@ -99,6 +99,8 @@ _WHERE_TOLD: dict[str, tuple[Callable[[Row], Any], Callable[[Row], str], Any]] =
     "at once": (lambda r: r["sequences"], lambda r: str(r["sequences"]), 1),
     "settings": (lambda r: r["settings"], _setting, {}),
 }
+#: Shown where rows of one model and preset are of several bundles, such as of two group sizes.
+_BUNDLE: dict[str, Cell] = {"bundle": lambda row: str(row["bundle"] or "")}
 FIGURES: dict[str, Cell] = {
     "test": lambda row: str(row["test"]),
     "tok/s": lambda row: _spread(row, "tokens_per_second"),
@@ -106,7 +108,7 @@ FIGURES: dict[str, Cell] = {
     "forwards": lambda row: _number(row, "forwards", 1),
     "tok/forward": lambda row: _number(row, "tokens_per_forward", 2),
     "ms/forward": lambda row: _spread(row, "forward_ms"),
-    "TOP/s": lambda row: f"{v / 1e12:.3f}" if (v := row.get("operations_per_second")) else "",
+    "TOP/s": lambda row: f"{v / 1e12:.3g}" if (v := row.get("operations_per_second")) else "",
     "of int8": lambda row: _percent(row, "share_of_int8"),
     "read/forward": lambda row: in_bytes(row, "bytes_per_forward"),
     "read": lambda row: f"{size(round(v))}/s" if (v := row.get("read_bytes_per_second")) else "",
@@ -120,9 +122,14 @@ FIGURES: dict[str, Cell] = {
 
 
 #: Headings of columns of words, which stand left; all others are numbers.
-LEFT = frozenset({"model", "preset", "device", "engine", "memory", "settings", "test"})
+LEFT = frozenset({"model", "bundle", "preset", "device", "engine", "memory", "settings", "test"})
 #: Cells that say by themselves what they are about.
 _PLAIN = ("preset", "device", "engine", "settings")
+
+
+def _several_bundles(rows: Sequence[Row]) -> bool:
+    named = {(row["model"], row["preset"]) for row in rows}
+    return len({(row["model"], row["preset"], row["bundle"]) for row in rows}) > len(named)
 
 
 def titles(rows: Sequence[Row]) -> list[str]:
@@ -135,6 +142,8 @@ def titles(rows: Sequence[Row]) -> list[str]:
     sizes = {((row["model"], row["preset"]), row["weights_bytes"]) for row in rows}
     if len(sizes) == len({names for names, _ in sizes}):
         apart.pop("size", None)  # model and preset say it
+    if _several_bundles(rows):
+        apart |= _BUNDLE
     if any(row["test"] != rows[0]["test"] for row in rows):
         apart["test"] = FIGURES["test"]
     found = []
@@ -163,6 +172,8 @@ def columns(rows: Sequence[Row], figures: Mapping[str, Cell] = FIGURES) -> dict[
             or name == "size"
         ):
             chosen[name] = cell
+    if _several_bundles(rows):
+        chosen |= _BUNDLE
     chosen |= {name: cell for name, cell in figures.items() if any(cell(row) not in _NOTHING for row in rows)}
     return chosen
 

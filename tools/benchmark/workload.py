@@ -11,12 +11,13 @@ import numpy as np
 from edgekit.runtime.bench import Bench
 from edgekit.runtime.generation import Generator, Settings, longest
 from edgekit.runtime.sampling import CoreSampler, Done, drive
+from edgekit.runtime.sampling.errors import InvalidPrompt
 from edgekit.runtime.sampling.events import Event
 from edgekit.runtime.sampling.options import Lengths
 from edgekit.runtime.session import Session
 from edgekit.runtime.session.sequence import Sequence
 from edgekit.runtime.session.together import Together
-from edgekit.tools.benchmark.cases import MOST_SPANS, Case
+from edgekit.tools.benchmark.cases import MOST_SPANS, MOST_TOKENS, Case
 
 #: What is asked where nobody says.
 PROMPTS = (
@@ -50,6 +51,12 @@ class Workload:
             texts = case.prompts or PROMPTS
             self._prompts = [generator.encode(texts[i % len(texts)]) for i in range(count)]
         else:
+            most = generator.bundle.model.max_positions or MOST_TOKENS
+            if case.tokens > most:
+                raise InvalidPrompt(
+                    f"a prompt of {case.tokens:,} tokens passes the model's {most:,} positions; use fewer "
+                    "--prompt-tokens"
+                )
             stop = min(LAST_TOKEN, generator.bundle.model.vocab_size)
             draw = np.random.default_rng(0).integers(min(FIRST_TOKEN, stop - 1), stop, (count, case.tokens))
             self._prompts = draw.tolist()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +14,7 @@ import click
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.process import MOST_THREADS
-from edgekit.tools.benchmark.cases import MOST_SPANS
+from edgekit.tools.benchmark.cases import MOST_SPANS, MOST_TOKENS
 from edgekit.tools.benchmark.options import Asking, check_together, prompts_options
 from edgekit.tools.console import Steps, for_programs, prose
 from edgekit.tools.failures import DAMAGED, Interrupted
@@ -120,7 +122,7 @@ def table_option(*names: str) -> Callable[[F], F]:
     "-p",
     "--prompt-tokens",
     cls=Rare,
-    type=Several(Count(1), none="text"),
+    type=Several(Count(1, MOST_TOKENS), none="text"),
     default="text",
     metavar="N,...",
     help="Prompts of so many random tokens. Default: questions in plain words.",
@@ -227,6 +229,11 @@ def command(
         _show(read, output)
         return
     check_together(ctx)
+    if len(prompts) > max(sequences):
+        raise click.UsageError(
+            f"{len(prompts)} prompts by --prompt, and {counted(max(sequences), 'answer')} at a time: the "
+            f"others would not be asked; give --sequences {len(prompts)}, or a file of --prompts"
+        )
     kept_in = None if report is None else ReportFile(report, "file of reports", are_reports)
     from edgekit.tools.benchmark.cases import Sweep
     from edgekit.tools.benchmark.wanted import Wanted
@@ -255,18 +262,30 @@ def command(
     questions = () if asked is None else asked.questions
     kept = 0 if spans is None and html is None else spans
     wanted = Wanted(cases[0], runs, warmups, kept, questions=questions)
-    measured, failed, interrupted = _measured(cases, wanted, cold, probe, kept_in, html, asked)
+    measured, failed, ended = _measured(cases, wanted, cold, probe, kept_in, html, asked)
     if measured:
-        _show(measured, output)
+        _show(measured, output, cases)
     for line in failed:
         prose(line, err=True)
-    if interrupted:
-        count = len(measured[-1]["tests"])
-        raise Interrupted(
-            f"{counted(count, 'run')} of the last configuration {'is' if count == 1 else 'are'} kept"
-        )
+    if ended is not None:
+        raise Interrupted(ended.words) if measured else KeyboardInterrupt
     if failed:
         ctx.exit(DAMAGED)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Measuring that was interrupted, with what the last configuration has until then, if anything."""
+
+    last: dict[str, Any] | None
+
+    @property
+    def words(self) -> str:
+        if self.last is None:
+            return "the configurations before it are kept"
+        count = len(self.last["tests"])
+        kind = "prompt" if "workload" in self.last["about"] else "run"
+        return f"{counted(count, kind)} of the last configuration {'is' if count == 1 else 'are'} kept"
 
 
 def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
@@ -297,10 +316,9 @@ def _measured(
     file: ReportFile | None,
     html: Path | None,
     asking: Asking | None,
-) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """Reports of the cases that could be measured, as is `wanted` of each, a line for each other, and whether
-    somebody has interrupted it: then the last report has the runs until then. What is there is in the files
-    by then.
+) -> tuple[list[dict[str, Any]], list[str], Ended | None]:
+    """Reports of the cases that could be measured, as is `wanted` of each, a line for each other, and where
+    somebody has interrupted it, what is there of the last one. What is there is in the files by then.
     """
     from edgekit.tools.apart import EndedEarly
     from edgekit.tools.benchmark.limits import limits
@@ -341,15 +359,15 @@ def _measured(
                         steps.note(f"cold starts are not known: {begun['cold_unknown']}")
                 keep(report)
             except EndedEarly as error:
-                if not error.report["tests"]:
-                    raise KeyboardInterrupt from None
-                keep(error.report)
-                return reports, failed, True
+                if error.report["tests"]:
+                    keep(error.report)
+                    return reports, failed, Ended(error.report)
+                return reports, failed, Ended(None)
             except EdgekitError as error:
                 if len(cases) == 1 and not reports:
                     raise
                 failed.append(f"{case.title}: {error}")
-    return reports, failed, False
+    return reports, failed, None
 
 
 def _keep(
@@ -366,8 +384,10 @@ def _keep(
         write_page(html, reports, failed)
 
 
-def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
-    """Tables of runs, and of prompts of a user's own, as Markdown; for programs a row for each report."""
+def _show(reports: Sequence[dict[str, Any]], output: str, cases: Sequence[Case] = ()) -> None:
+    """Tables of runs, and of prompts of a user's own, as Markdown; for programs a row for each report. The
+    bundles of `cases` are named by their folders, others by their digests.
+    """
     from edgekit.tools.benchmark import comparison
     from edgekit.tools.benchmark.limits import lines
     from edgekit.tools.benchmark.rows import row
@@ -376,6 +396,9 @@ def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
     own = [report for report in reports if comparison.has_prompts(report)]
     runs = [row(report) for report in reports if not comparison.has_prompts(report)]
     asked = comparison.compared(own)
+    names = _folders(cases)
+    for each in (*runs, *asked):
+        each["bundle"] = names.get(each["bundle"], each["bundle"])
     if output != "md":
         for_programs(WRITERS[output]([*runs, *asked]))
         return
@@ -384,3 +407,18 @@ def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
         click.echo()
     tables = [WRITERS["md"](runs)] if runs else []
     click.echo("\n\n".join([*tables, *comparison.tables(asked)]))
+
+
+def _folders(cases: Sequence[Case]) -> dict[str, str]:
+    """Names of folders by what reports call their bundles; a name of two of them is left out."""
+    from edgekit.flashload.manifest import manifest_path
+    from edgekit.tools.benchmark.rows import DIGITS
+
+    paths = {Path(case.bundle).resolve(): Path(case.bundle).name for case in cases}
+    names, found = list(paths.values()), dict[str, str]()
+    for path, name in paths.items():
+        with suppress(OSError, ValueError, LookupError):  # it may have changed since
+            digest = json.loads(manifest_path(path).read_bytes())["sha256"]
+            if names.count(name) == 1:
+                found[digest[:DIGITS]] = name
+    return found

@@ -113,7 +113,7 @@ def _without_roofline(report: Report) -> str:
     if told(report)["engine"].get("on_processor") is False:
         return "none, the limits are the processor's, and this engine computes elsewhere."
     if not all(limits.get(name) for name in ("int8_operations_per_second", "memory_bytes_per_second")):
-        return "none, the machine was not measured; run bench without --no-probe."
+        return "none, the machine was not measured; leave --no-probe out, in a file of sweep `probe = false`."
     if intensity(report) is None:
         return "none, the report does not tell what its passes compute; edgekit bench writes that."
     return ""
@@ -156,7 +156,10 @@ def _memory(report: Report) -> Part:
 def _timeline(report: Report) -> Part:
     found = whole_pass(report)
     if found is None:
-        return "Reads and products of a pass: none is whole in the report; run bench with --html, or --spans."
+        return (
+            "Reads and products of a pass: none is whole in the report; measure with --spans, in a file of "
+            "sweep `spans`."
+        )
     says = (
         f"Pass {found.number + 1}, {in_seconds(found.seconds)}. A layer's upper bar is when it was read, the "
         "lower when it was computed, or waited for."

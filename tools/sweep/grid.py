@@ -61,7 +61,7 @@ def read_grid(path: Path) -> Grid:
     in it.
     """
     try:
-        text = read_table(path, _MOST_BYTES, "file of a sweep", "give another file").decode()
+        text = read_table(path, _MOST_BYTES, "file of a sweep", "give another file").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Failure(f'{path}: is no text; write TOML, such as model = "tiny-gemma"') from error
     try:

@@ -55,7 +55,7 @@ def _rows_of(job: Job, store: Store, measured: Mapping[str, Row]) -> Iterator[di
         outcome = store.outcome(unit) or {}
         if unit.digest in measured:
             told = {"bundle": unit.bundle, "procedure": unit.procedure, "node": outcome.get("node")}
-            yield {**told, **verified, **measured[unit.digest], "error": None}
+            yield {**told, **verified, **measured[unit.digest], "bundle": unit.bundle, "error": None}
         elif "error" in outcome:
             yield {**_without_figures(unit, outcome), **verified}
 
