@@ -198,6 +198,9 @@ def test_what_is_no_form_is_one_line() -> None:
               for name in whole),
             *((json.dumps(whole | {name: 5.5}), MalformedFile, "chat.json") for name in whole),
             (json.dumps(whole | {"begin": "x" * (1 << 20)}), MalformedFile, "a form of chats has few"),
+            *((json.dumps(whole | {name: "\ud800"}), MalformedFile, "half a surrogate pair")
+              for name in ("begin", "reply", "next", "answer", "thought")),
+            (json.dumps(whole | {"thought": "x" * 4097}), UnsupportedBundle, "4097 bytes in line 1"),
         ):  # fmt: skip
             with pytest.raises(error, match=why):
                 core.set_chat_form(table.encode())

@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import c_int64, c_uint64
 from importlib.resources import files
 from typing import Any
@@ -337,6 +337,26 @@ def with_expression(pattern: str) -> str:
     return changed((*SPLIT, "pattern"), {"Regex": pattern})
 
 
+def sequence(part: str, count: int) -> str:
+    """With a part of so many steps."""
+    step: dict[str, Any] = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+    member = f"{part}s"
+    if part == "pre_tokenizer":
+        step, member = {"type": "Digits"}, "pretokenizers"
+    return changed((part,), {"type": "Sequence", member: [step] * count})
+
+
+def with_added(texts: Iterable[str], **options: bool) -> str:
+    table = [{"content": f"{number:04d}{text[4:]}", **options} for number, text in enumerate(texts)]
+    return changed(("added_tokens",), table)
+
+
+def around(count: int) -> dict[str, Any]:
+    """A part that puts nothing around texts, in so many pieces."""
+    pieces = [{"SpecialToken": {"id": "<eos>"}}] * (count - 1) + [{"Sequence": {"id": "A"}}]
+    return {"type": "TemplateProcessing", "single": pieces, "special_tokens": {"<eos>": {"ids": []}}}
+
+
 @pytest.mark.parametrize(
     ("table", "error", "said"),
     [
@@ -375,6 +395,19 @@ def with_expression(pattern: str) -> str:
         (with_expression("(?:" * 99 + "a" + ")" * 99), UnsupportedBundle, "larger than any"),
         (with_expression("(?:(?:a{999}){999}){999}"), UnsupportedBundle, "larger than any"),
         (with_expression("(?:a|b)*a(?:a|b){20}"), UnsupportedBundle, "larger than any"),
+        (with_expression("(?:" * 9 + "){999}" * 9 + "a"), UnsupportedBundle, "larger than any"),
+        (with_expression("(?!"), UnsupportedBundle, "an end where something is to stand at byte 3"),
+        (changed(("decoder",), {"type": "Metaspace", "replacement": ""}), MalformedFile, "one character"),
+        (changed(("pre_tokenizer",), {"type": "Metaspace", "replacement": ""}), MalformedFile, "'' in line"),
+        (changed(("decoder",), {"type": "Metaspace", "replacement": "ab"}), MalformedFile, "'ab' in line"),
+        (sequence("normalizer", 17), UnsupportedBundle, "its normalizer has more than 16 steps"),
+        (sequence("pre_tokenizer", 17), UnsupportedBundle, "its pre_tokenizer has more than 16 steps"),
+        (sequence("decoder", 17), UnsupportedBundle, "its decoder has more than 16 steps"),
+        (changed(("added_tokens", 0, "content"), "a" * 4097), UnsupportedBundle, "a text of 4097 bytes"),
+        (changed(("model", "vocab", "a" * 4097), 9999), MalformedFile, "a token of 4097 bytes"),
+        (with_added("a" * 4096 for _ in range(1025)), UnsupportedBundle, "more than 4194304 bytes"),
+        (changed(("post_processor",), around(65)), MalformedFile, "more tokens around texts"),
+        ('{"model": {"vocab": {"a": 0}, "type": "BPE", "type": "BPE"}}', MalformedFile, "two parts called"),
         ('{"normalizer": ' + "[" * 600 + "]" * 600 + "}", MalformedFile, "nested too deeply"),
     ],
 )  # fmt: skip
@@ -392,11 +425,75 @@ def test_an_expression_that_almost_matches_everywhere_ends() -> None:
     own.close()
 
 
+def test_an_expression_that_almost_matches_more_ends() -> None:
+    """It finds a character, and reads to the end of the text each time, for there might be more."""
+    with core(with_expression(r"a[\s\S]*b|a")) as own:
+        assert own.encode("a" * 60 + "b")
+        with pytest.raises(UnsupportedBundle, match="takes too long on this text"):
+            own.encode("a" * 100_000)
+
+
+def test_added_tokens_that_almost_are_there_end() -> None:
+    added = [{"content": "a" * length + "b", "normalized": False} for length in range(1, 600)]
+    with core(changed(("added_tokens",), added)) as own:
+        assert own.encode("ab" * 20_000)
+        with pytest.raises(UnsupportedBundle, match="looking for its added tokens takes too long"):
+            own.encode("a" * 100_000)
+
+
+def test_blanks_that_many_added_tokens_take_in_are_gone_through_once() -> None:
+    """Time that grows with the square of the length would be seen here: 400,000 blanks."""
+    oracle = KINDS["bare"]()
+    oracle.add_tokens(
+        [AddedToken(" ", rstrip=True), AddedToken("\t", rstrip=True), AddedToken("x", lstrip=True)]
+    )
+    with core(oracle.to_str()) as own:
+        for text in ("  \t x\t  ab x ", " \t" * 9 + "a", "x  x\t"):
+            assert own.encode(text) == oracle.encode(text).ids
+        assert len(own.encode(" " * 400_000)) == 400_000
+
+
+def test_parts_between_tokens_do_not_grow_without_bound() -> None:
+    """Each of them may grow a little, whatever its length."""
+    table = json.loads(changed(("normalizer",), {"type": "Prepend", "prepend": "ab" * 1500}))
+    table["added_tokens"] = [{"content": "!", "normalized": False}]
+    with core(json.dumps(table)) as own:
+        assert own.encode("ab")
+        with pytest.raises(UnsupportedBundle, match="makes more than 64000 bytes of a text of 1000"):
+            own.encode("a!" * 500)
+
+
+@pytest.mark.parametrize("kind", ["llama2", "metaspace", "bare"])
+def test_a_long_text_is_streamed_behind_few_tokens(kind: str) -> None:
+    """A decoder that looks at the beginning of a text does not look at all of it: 30,000 pieces, more than
+    would be decoded together with all before them.
+    """
+    oracle = KINDS[kind]()
+    with core(oracle.to_str()) as own:
+        ids = own.encode("two words, 23 + 45? \n né" * 2_000)[:30_000]
+        assert "".join(streamed(own, [[each] for each in ids])) == own.decode(ids)
+
+
+def test_a_stream_whose_texts_hang_together_ends() -> None:
+    """Of a decoder that may change what it has given out, as no published one does."""
+    last = {"type": "Replace", "pattern": {"String": "ab"}, "content": "\u00e9"}
+    table = json.loads(changed(("decoder",), {"type": "Sequence", "decoders": [{"type": "Fuse"}, last]}))
+    with core(json.dumps(table)) as own, own.stream() as stream:
+        a, b = own.find("a"), own.find("b")
+        assert a is not None and b is not None
+        # Half a character would follow what is there.
+        assert [stream.push([each]) for each in (a, b, a, a)] == ["a", "", "a", "a"]
+        stream.push([a] * 50_000)
+        with pytest.raises(UnsupportedBundle, match="looks at all 50[0-9]{3} ids again"):
+            for _ in range(1000):
+                stream.push([a])
+
+
 @pytest.mark.parametrize("part", ["normalizer", "decoder"])
 def test_a_text_does_not_grow_without_bound(part: str) -> None:
     step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 50}
     own = core(changed((part,), {"type": "Sequence", f"{part}s": [step] * 6}))
-    with pytest.raises(UnsupportedBundle, match="more than 64 times as long"):
+    with pytest.raises(UnsupportedBundle, match="makes more than 64000 bytes of a text of 1000"):
         own.encode("a" * 1000) if part == "normalizer" else own.decode([own.find("a")] * 1000)
     own.close()
 

@@ -944,7 +944,8 @@ typedef struct ek_text_stream ek_text_stream;
  * belongs to the caller, who gives it to ek_text_stream_close. */
 EK_API ek_status ek_text_stream_open(ek_text *text, int32_t skip_special, ek_text_stream **stream) EK_NOEXCEPT;
 
-/* Takes more ids. After an error it has taken none of them. */
+/* Takes more ids. After an error it has taken none of them. EK_UNSUPPORTED_BUNDLE where the decoder would look at very many ids
+ * again for each that follows, as that of no published tokenizer does. */
 EK_API ek_status ek_text_stream_push(ek_text_stream *stream, const int64_t *ids, int64_t count) EK_NOEXCEPT;
 
 /* No ids follow for now: what is held back becomes certain, and what is incomplete in it U+FFFD. */

@@ -2,6 +2,8 @@
 #ifndef EDGEKIT_TEXT_ADDED_TOKENS_H
 #define EDGEKIT_TEXT_ADDED_TOKENS_H
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,14 +18,16 @@ class AddedTokens {
  public:
   using Id = Vocabulary::Id;
 
-  // A token takes in the blanks on its left or right, where it says so.
+  // A token takes in the blanks on its left or right, where it says so. Throws Error (EK_UNSUPPORTED_BUNDLE) where all
+  // texts together are longer than those of any tokenizer.
   void add(std::string_view text, Id id, bool takes_left, bool takes_right);
 
   struct Part {
     std::string_view text;
     Id id;  // kNone: what is no token
   };
-  // The parts of `text`, none of them empty. Of tokens that begin at one place the longest is taken.
+  // The parts of `text`. Of tokens that begin at one place the longest is taken. Throws Error (EK_UNSUPPORTED_BUNDLE) where
+  // looking for them takes much longer than the text is: tokens that often almost are there.
   std::vector<Part> split(std::string_view text) const;
 
  private:
@@ -37,10 +41,13 @@ class AddedTokens {
     Id id;
     bool takes_left, takes_right;
   };
-  std::uint32_t child(std::uint32_t node, char byte) const noexcept;
+  // `looked` counts the nodes that were looked at.
+  std::uint32_t child(std::uint32_t node, char byte, std::size_t &looked) const noexcept;
 
   std::vector<Node> nodes_{1};
+  std::array<std::uint32_t, 256> first_{};  // children of the root
   std::vector<Token> tokens_;
+  std::size_t bytes_ = 0;  // of all texts
 };
 
 }  // namespace edgekit

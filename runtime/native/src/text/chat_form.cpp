@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "edgekit.h"
 #include "error.h"
+#include "text/tables.h"
 #include "utf8.h"
 
 namespace edgekit {
@@ -46,17 +48,17 @@ ChatForm::ChatForm(std::string_view text, const std::string &where) {
   if (version != kVersion) {
     fail(EK_UNSUPPORTED_BUNDLE, where, ": version ", version, "; this library reads ", kVersion, ": export the bundle again");
   }
-  begin_ = table.at("begin").string();
+  begin_ = utf8_of(table.at("begin"));
   if (const Json &system = table.at("system"); !system.is_null()) {
-    system_ = System{system.at("before").string(), system.at("after").string(), system.at("trim").boolean(),
+    system_ = System{utf8_of(system.at("before")), utf8_of(system.at("after")), system.at("trim").boolean(),
                      system.at("last").boolean()};
   }
-  reply_ = table.at("reply").string();
-  next_ = table.at("next").string();
-  answer_ = table.at("answer").string();
+  reply_ = utf8_of(table.at("reply"));
+  next_ = utf8_of(table.at("next"));
+  answer_ = utf8_of(table.at("answer"));
   trim_user_ = table.at("trim_user").boolean();
   trim_assistant_ = table.at("trim_assistant").boolean();
-  thought_ = table.at("thought").string();
+  thought_ = text_of(table.at("thought"));
 }
 
 std::string ChatForm::apply(const std::vector<ChatMessage> &messages) const {
@@ -91,6 +93,9 @@ std::string ChatForm::apply(const std::vector<ChatMessage> &messages) const {
   const bool system_first = has_system && !system_->last;
   for (std::size_t i = first; i < messages.size(); ++i) {
     const std::string_view content = messages[i].content;
+    if (out.size() > EK_TEXT_MOST) {
+      fail(EK_INVALID_ARGUMENT, "a conversation whose text has more than ", EK_TEXT_MOST, " bytes; leave earlier messages away");
+    }
     if ((i - first) % 2 == 1) {
       out += reply_;
       add(without_thought(content, thought_), trim_assistant_);

@@ -121,13 +121,20 @@ void Decoder::add(const Json &table) {
   } else if (type == "Metaspace") {
     const Json *scheme = table.find("prepend_scheme");
     const bool never = scheme != nullptr ? scheme->string() == "never" : !flag(table, "add_prefix_space", true);
-    steps_.push_back({Step::Kind::metaspace, text_of(table.at("replacement")), " ", never ? 0u : 1u, 0});
+    steps_.push_back({Step::Kind::metaspace, character_of(table.at("replacement")), " ", never ? 0u : 1u, 0});
   } else {
     unknown_part(table, "decoder", type);
   }
+  check_steps(table, "decoder", steps_.size());
 }
 
-void Decoder::apply(const Step &step, std::vector<std::string> &tokens) {
+void Decoder::apply(const Step &step, std::vector<std::string> &tokens, std::size_t before) {
+  std::size_t nbytes = 0;  // of the tokens so far
+  const auto replace = [&](std::string &token, std::string_view by) {
+    if (token.find(step.what) != std::string::npos) token = replaced(token, step.what, by, before);
+    nbytes += token.size();
+    check_growth(before, nbytes);
+  };
   switch (step.kind) {
     case Step::Kind::byte_level: {
       std::string whole, bytes;
@@ -167,9 +174,7 @@ void Decoder::apply(const Step &step, std::vector<std::string> &tokens) {
       return;
     }
     case Step::Kind::replace:
-      for (std::string &token : tokens) {
-        if (token.find(step.what) != std::string::npos) token = replaced(token, step.what, step.by);
-      }
+      for (std::string &token : tokens) replace(token, step.by);
       return;
     case Step::Kind::strip:
       for (std::string &token : tokens) {
@@ -186,7 +191,7 @@ void Decoder::apply(const Step &step, std::vector<std::string> &tokens) {
       return;
     case Step::Kind::metaspace:
       for (std::size_t i = 0; i < tokens.size(); ++i) {
-        tokens[i] = replaced(tokens[i], step.what, i == 0 && step.left > 0 ? "" : step.by);
+        replace(tokens[i], i == 0 && step.left > 0 ? std::string_view() : step.by);
       }
       return;
   }
@@ -209,6 +214,21 @@ bool Decoder::decodes_in_parts() const {
   return true;
 }
 
+bool Decoder::decodes_behind() const {
+  bool whole = false;
+  for (const Step &step : steps_) {
+    if (step.kind == Step::Kind::byte_level) return false;
+    if (whole && step.kind != Step::Kind::fuse) {
+      // What is left of a text does not begin with it, nor with half of it.
+      std::size_t end = 0;
+      if (step.kind != Step::Kind::strip || step.right > 0) return false;
+      if (step.what.empty() || (next_code_point(step.what, end), end != step.what.size())) return false;
+    }
+    whole = whole || step.kind == Step::Kind::fuse;
+  }
+  return true;
+}
+
 std::string Decoder::decode(std::vector<std::string> tokens) const {
   const auto size_of = [&tokens] {
     std::size_t nbytes = 0;
@@ -217,7 +237,7 @@ std::string Decoder::decode(std::vector<std::string> tokens) const {
   };
   const std::size_t before = size_of();
   for (const Step &step : steps_) {
-    apply(step, tokens);
+    apply(step, tokens, before);
     check_growth(before, size_of());
   }
   std::string out;

@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_TEXT_DECODER_H
 #define EDGEKIT_TEXT_DECODER_H
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,10 @@ class Decoder {
   // within a character.
   bool decodes_in_parts() const;
 
+  // Whether tokens behind others, which have a text and end with none that stands for a byte, add the same to it whatever
+  // these are.
+  bool decodes_behind() const;
+
  private:
   struct Step {
     enum class Kind { byte_level, byte_tokens, fuse, replace, strip, metaspace } kind;
@@ -36,7 +41,8 @@ class Decoder {
     std::size_t left = 0, right = 0;
   };
   void add(const Json &table);
-  static void apply(const Step &step, std::vector<std::string> &tokens);
+  // `before`: the bytes of all tokens at the beginning.
+  static void apply(const Step &step, std::vector<std::string> &tokens, std::size_t before);
 
   std::vector<Step> steps_;
   bool joins_with_blanks_ = true;  // what no step joins

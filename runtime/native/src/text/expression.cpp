@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint16_t kMatch = 0x8000, kDead = 0x7FFF;
 // Published expressions have 30 states, 20 kinds of characters and 100 steps.
 constexpr std::size_t kMostStates = 4096, kMostSteps = 4096, kMostSets = 64, kMostKinds = 250;
-constexpr std::size_t kMostWork = std::size_t{1} << 26;
+constexpr std::size_t kMostWork = std::size_t{1} << 22;
 constexpr std::size_t kMostPattern = 4096;
 constexpr int kMostDepth = 50;
 constexpr std::size_t kMostRepeats = 1000;
@@ -142,6 +142,7 @@ class ExpressionCompiler {
       node->negative = negative;
       return node;
     }
+    if (!more()) unsupported("an end where something is to stand", begin);
     if (peek() == '(') unsupported("a group of this kind", begin);
     if (accept("[")) return set_node(bracket(depth));
     if (accept(".")) return set_node(CodePoints::of('\n', '\n').inverse());
@@ -364,6 +365,7 @@ class ExpressionCompiler {
 
   // The step at which `node` begins, which goes on at `next`.
   std::size_t lay(const Node &node, std::size_t next) {
+    if (++work_ > kMostWork) too_large();  // what is empty lays no step, however often it is repeated
     switch (node.kind) {
       case Node::Kind::set:
         return add({Step::Kind::set, node.set, false, next, 0});
@@ -547,15 +549,14 @@ std::size_t Expression::run(std::string_view text, std::size_t begin, std::size_
   }
 }
 
-Expression::Found Expression::find(std::string_view text, std::size_t begin) const {
-  std::size_t read = 0;
+Expression::Found Expression::find(std::string_view text, std::size_t begin, std::size_t &read) const {
   for (std::size_t at = begin; at < text.size();) {
     const std::size_t end = run(text, at, read);
-    if (end != kNone) return {at, end};
-    next_code_point(text, at);
-    if (read > kFreeReads + kMostReads * (at - begin)) {
+    if (read > kFreeReads + kMostReads * text.size()) {
       fail(EK_UNSUPPORTED_BUNDLE, where_, ": its expression takes too long on this text");
     }
+    if (end != kNone) return {at, end};
+    next_code_point(text, at);
   }
   return {kNone, kNone};
 }

@@ -22,12 +22,13 @@ class Expression {
   // Throws Error (EK_UNSUPPORTED_BUNDLE) for anything else, and for an expression that matches nothing or is too large.
   Expression(std::string_view pattern, const std::string &where);
 
-  // The first match from `begin` on in a text of UTF-8; kNone: there is none. Throws Error (EK_UNSUPPORTED_BUNDLE) where looking for it has taken much longer than
-  // the text is: an expression that often almost matches.
+  // The first match from `begin` on in a text of UTF-8; kNone: there is none. `read` counts the characters that were looked
+  // at, for all matches of a text together. Throws Error (EK_UNSUPPORTED_BUNDLE) where these are many more than the text has:
+  // of an expression that often almost matches, or almost matches more.
   struct Found {
     std::size_t begin, end;
   };
-  Found find(std::string_view text, std::size_t begin) const;
+  Found find(std::string_view text, std::size_t begin, std::size_t &read) const;
 
  private:
   friend class ExpressionCompiler;

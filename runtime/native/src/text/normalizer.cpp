@@ -5,13 +5,14 @@
 
 namespace edgekit {
 
-std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
+std::string replaced(std::string_view text, std::string_view what, std::string_view by, std::size_t before) {
   std::string out;
   for (std::size_t at = 0;;) {
     const std::size_t found = text.find(what, at);
     out.append(text.substr(at, found - at));  // npos - at is more than is left
     if (found == std::string_view::npos) return out;
     out.append(by);
+    check_growth(before, out.size());
     at = found + what.size();
   }
 }
@@ -42,6 +43,7 @@ void Normalizer::add(const Json &table) {
   } else {
     unknown_part(table, "normalizer", type);
   }
+  check_steps(table, "normalizer", steps_.size());
 }
 
 std::string Normalizer::apply(std::string_view text) const {
@@ -55,7 +57,7 @@ std::string Normalizer::apply(std::string_view text) const {
         if (!out.empty()) out.insert(0, step.by);
         break;
       case Step::Kind::replace:
-        out = replaced(out, step.what, step.by);
+        out = replaced(out, step.what, step.by, text.size());
         break;
     }
     check_growth(text.size(), out.size());

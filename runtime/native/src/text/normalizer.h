@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_TEXT_NORMALIZER_H
 #define EDGEKIT_TEXT_NORMALIZER_H
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +37,9 @@ struct Replacement {
   std::string what, by;
 };
 
-// Every `what` in `text` by `by`.
-std::string replaced(std::string_view text, std::string_view what, std::string_view by);
+// Every `what` in `text` by `by`. Throws Error (EK_UNSUPPORTED_BUNDLE) where that is more than may be made of the `before`
+// bytes that it all began with.
+std::string replaced(std::string_view text, std::string_view what, std::string_view by, std::size_t before);
 
 }  // namespace edgekit
 

@@ -38,6 +38,7 @@ void Splitter::add(const Json &table) {
   } else {
     unknown_part(table, "pre_tokenizer", type);
   }
+  check_steps(table, "pre_tokenizer", steps_.size());
 }
 
 void Splitter::add_split(const Json &table) {
@@ -65,7 +66,7 @@ void Splitter::add_split(const Json &table) {
 void Splitter::add_metaspace(const Json &table) {
   Step step;
   step.splits = false;
-  step.blank = text_of(table.at("replacement"));
+  step.blank = character_of(table.at("replacement"));
   const Json *scheme = table.find("prepend_scheme");
   const std::string name = scheme == nullptr ? (flag(table, "add_prefix_space", true) ? "always" : "never")
                                              : scheme->string();
@@ -99,10 +100,11 @@ void Splitter::add_byte_level(const Json &table) {
 
 std::vector<Splitter::Part> Splitter::parts(const Step &step, std::string_view text) {
   std::vector<Part> found;
+  std::size_t read = 0;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t begin, end;
     if (step.expression != nullptr) {
-      const auto match = step.expression->find(text, at);
+      const auto match = step.expression->find(text, at, read);
       begin = match.begin;
       end = match.end;
     } else {
@@ -117,11 +119,13 @@ std::vector<Splitter::Part> Splitter::parts(const Step &step, std::string_view t
   return found;
 }
 
-void Splitter::apply(const Step &step, std::string_view text, bool first, Words &out) {
+void Splitter::apply(const Step &step, std::string_view text, bool first, std::size_t before, Words &out) {
   if (!step.splits) {
-    std::string whole = step.blank.empty() ? std::string(text) : replaced(text, " ", step.blank);
+    std::string whole = step.blank.empty() ? std::string(text) : replaced(text, " ", step.blank, before);
     const bool begins = whole.compare(0, step.text.size(), step.text) == 0;
     if (!begins && (first || !step.first_only)) whole.insert(0, step.text);
+    out.made_bytes += whole.size();
+    check_growth(before, out.made_bytes);
     out.made.push_back(std::move(whole));
     out.words.push_back(out.made.back());
     return;
@@ -180,12 +184,11 @@ void Splitter::split(std::string_view text, bool first, Words &out) const {
   for (const Step &step : steps_) {
     Words found;
     std::swap(found.made, out.made);  // what was made before stays where it is
-    for (std::size_t i = 0; i < before.size(); ++i) apply(step, before[i], first && i == 0, found);
+    found.made_bytes = out.made_bytes;
+    for (std::size_t i = 0; i < before.size(); ++i) apply(step, before[i], first && i == 0, text.size(), found);
     std::swap(found.made, out.made);
+    out.made_bytes = found.made_bytes;
     before = std::move(found.words);
-    std::size_t nbytes = 0;
-    for (const std::string_view word : before) nbytes += word.size();
-    check_growth(text.size(), nbytes);
   }
   out.words.insert(out.words.end(), before.begin(), before.end());
 }

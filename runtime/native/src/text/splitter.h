@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_TEXT_SPLITTER_H
 #define EDGEKIT_TEXT_SPLITTER_H
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@ class Splitter {
   struct Words {
     std::vector<std::string_view> words;
     std::deque<std::string> made;
+    std::size_t made_bytes = 0;
   };
 
   Splitter() = default;
@@ -58,7 +60,8 @@ class Splitter {
   void add_metaspace(const Json &table);
   void add_byte_level(const Json &table);
   static std::vector<Part> parts(const Step &step, std::string_view text);
-  static void apply(const Step &step, std::string_view text, bool first, Words &out);
+  // `before`: the bytes of the text that `text` is a word of.
+  static void apply(const Step &step, std::string_view text, bool first, std::size_t before, Words &out);
 
   std::vector<Step> steps_;
   bool of_bytes_ = false;

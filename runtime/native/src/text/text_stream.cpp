@@ -1,12 +1,21 @@
 #include "text/text_stream.h"
 
+#include <algorithm>
 #include <string_view>
+
+#include "error.h"
 
 namespace edgekit {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 constexpr std::size_t kNoRun = SIZE_MAX;
+// How many ids may be decoded for each that is taken, and without regard to their number.
+constexpr std::size_t kMostDecoded = 64, kFreeDecoded = std::size_t{1} << 24;
+
+bool within_character(std::string_view text, std::size_t at) {
+  return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+}
 
 }  // namespace
 
@@ -14,12 +23,18 @@ void TextStream::push(const std::int64_t *ids, std::size_t count) {
   const std::size_t before = ids_.size();
   ids_.insert(ids_.end(), ids, ids + count);
   try {
+    if (decoded_ids_ + ids_.size() > kFreeDecoded + kMostDecoded * (taken_ids_ + count)) {
+      fail(EK_UNSUPPORTED_BUNDLE, "tokenizer.json: its decoder looks at all ", ids_.size(),
+           " ids again for each that follows; decode them together");
+    }
+    decoded_ids_ += ids_.size();
     const std::string all = text();
     settle(all, certain_end(all));
   } catch (...) {
     ids_.resize(before);
     throw;
   }
+  taken_ids_ += count;
 }
 
 void TextStream::finish() {
@@ -30,8 +45,7 @@ void TextStream::finish() {
 std::string_view TextStream::first(std::size_t bytes) const noexcept {
   const std::string_view all = certain();
   if (bytes >= all.size()) return all;
-  const auto within = [&all](std::size_t at) { return (static_cast<unsigned char>(all[at]) & 0xC0) == 0x80; };
-  while (bytes > 0 && within(bytes)) --bytes;
+  while (bytes > 0 && within_character(all, bytes)) --bytes;
   return all.substr(0, bytes);
 }
 
@@ -45,8 +59,8 @@ void TextStream::take(std::size_t bytes) noexcept {
 // Where what is certain of `text`, that of ids_, ends.
 std::size_t TextStream::certain_end(const std::string &text) const {
   const std::size_t run = run_at_the_end();
-  if (run != kNoRun) return tokenizer_.decode(ids_.data(), run, skip_special_).size();
   std::string_view rest = text;
+  if (run != kNoRun) rest = rest.substr(0, tokenizer_.decode(ids_.data(), run, skip_special_).size());
   while (rest.size() >= kReplacement.size() && rest.substr(rest.size() - kReplacement.size()) == kReplacement) {
     rest.remove_suffix(kReplacement.size());
   }
@@ -67,14 +81,36 @@ std::size_t TextStream::run_at_the_end() const {
 }
 
 void TextStream::settle(const std::string &text, std::size_t end) {
+  // A decoder that changes what stands before may move characters.
+  while (within_character(text, end)) --end;
+  while (within_character(text, settled_)) ++settled_;
   if (end > settled_) {
     certain_.append(text, settled_, end - settled_);
     settled_ = end;
   }
-  if (settled_ == text.size() && tokenizer_.decodes_in_parts()) {
+  if (settled_ == text.size()) forget();
+}
+
+// Whether the first `count` ids have a text that others may stand behind.
+bool TextStream::is_text(std::size_t count) const {
+  const Tokenizer::Piece last = tokenizer_.piece(ids_[count - 1], skip_special_);
+  return last.there && !tokenizer_.is_byte(last.text) && !tokenizer_.decode(ids_.data(), count, skip_special_).empty();
+}
+
+// Leaves ids out that what follows does not hang on.
+void TextStream::forget() {
+  if (tokenizer_.decodes_in_parts()) {
     ids_.clear();
     settled_ = 0;
+    return;
   }
+  if (!tokenizer_.decodes_behind()) return;
+  for (std::size_t count = 1; context_ == 0 && count <= ids_.size(); count *= 2) {
+    if (is_text(count)) context_ = count;
+  }
+  if (context_ == 0 || context_ == ids_.size()) return;
+  settled_ = tokenizer_.decode(ids_.data(), context_, skip_special_).size();
+  ids_.resize(context_);
 }
 
 }  // namespace edgekit

@@ -24,7 +24,8 @@ class TextStream {
   // The tokenizer must outlive it.
   TextStream(const Tokenizer &tokenizer, bool skip_special) : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
-  // Takes more ids. Throws what Tokenizer::decode does, and then has not taken them.
+  // Takes more ids. Throws what Tokenizer::decode does, and Error (EK_UNSUPPORTED_BUNDLE) where the text of very many ids
+  // hangs together; then it has not taken them.
   void push(const std::int64_t *ids, std::size_t count);
 
   // No ids follow: nothing is held back any more, what is incomplete stays U+FFFD.
@@ -40,12 +41,16 @@ class TextStream {
   std::size_t certain_end(const std::string &text) const;
   std::size_t run_at_the_end() const;
   void settle(const std::string &text, std::size_t end);
+  bool is_text(std::size_t count) const;
+  void forget();
   std::string text() const { return tokenizer_.decode(ids_.data(), ids_.size(), skip_special_); }
 
   const Tokenizer &tokenizer_;
   const bool skip_special_;
   std::vector<std::int64_t> ids_;  // whose text is not certain yet, and those before them that it hangs on
   std::size_t settled_ = 0;        // bytes of their text
+  std::size_t context_ = 0;        // how many of ids_ are kept for what follows to stand behind
+  std::size_t taken_ids_ = 0, decoded_ids_ = 0;
   std::string certain_;
   std::size_t taken_ = 0;  // bytes of it
 };

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "error.h"
+#include "text/tables.h"
 #include "utf8.h"
 
 namespace edgekit {
 
 Tokenizer::Id Tokenizer::find(std::string_view token) const {
-  const auto added = added_ids_.find(std::string(token));
+  const auto added = added_ids_.find(token);
   if (added != added_ids_.end()) return added->second;
   return splitter_.of_bytes() ? texts_.find(token) : bpe_->vocabulary().find(token);
 }
@@ -21,17 +22,20 @@ std::vector<Tokenizer::Id> Tokenizer::encode(std::string_view text, bool add_spe
   std::vector<Id> out;
   if (add_special) out = before_;
   bool first = true;
+  std::size_t made = 0;  // bytes, for all parts together: each may grow a little, whatever its length
   for (const auto &part : plain_.split(text)) {
     if (part.id != Vocabulary::kNone) {
       out.push_back(part.id);
     } else {
       const std::string normal = normalizer_.apply(part.text);
+      made += normal.size();
       for (const auto &inner : normalized_.split(normal)) {
         if (inner.id != Vocabulary::kNone) {
           out.push_back(inner.id);
         } else {
-          encode_part(inner.text, first, out);
+          made += encode_part(inner.text, first, out);
         }
+        check_growth(text.size(), made);
         first = false;
       }
     }
@@ -41,10 +45,11 @@ std::vector<Tokenizer::Id> Tokenizer::encode(std::string_view text, bool add_spe
   return out;
 }
 
-void Tokenizer::encode_part(std::string_view text, bool first, std::vector<Id> &out) const {
+std::size_t Tokenizer::encode_part(std::string_view text, bool first, std::vector<Id> &out) const {
   Splitter::Words words;
   splitter_.split(text, first, words);
   for (const std::string_view word : words.words) bpe_->encode(word, out);
+  return words.made_bytes;
 }
 
 std::string Tokenizer::decode(const std::int64_t *ids, std::size_t count, bool skip_special) const {

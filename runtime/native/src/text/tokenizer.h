@@ -4,10 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "text/added_tokens.h"
@@ -48,6 +49,7 @@ class Tokenizer {
   // See Decoder.
   bool is_byte(std::string_view token) const { return decoder_.is_byte(token); }
   bool decodes_in_parts() const { return decoder_.decodes_in_parts(); }
+  bool decodes_behind() const { return decoder_.decodes_behind(); }
 
  private:
   friend class TokenizerReader;
@@ -56,15 +58,16 @@ class Tokenizer {
     std::string text;
     bool special;
   };
-  void encode_part(std::string_view text, bool first, std::vector<Id> &out) const;
+  // Returns how many bytes were made for it.
+  std::size_t encode_part(std::string_view text, bool first, std::vector<Id> &out) const;
 
   Normalizer normalizer_;
   Splitter splitter_;
   Decoder decoder_;
   std::unique_ptr<const Bpe> bpe_;
   Vocabulary texts_;  // of the model's tokens as they are in the file, where words are of bytes
-  std::unordered_map<Id, Added> added_;
-  std::unordered_map<std::string, Id> added_ids_;
+  std::map<Id, Added> added_;  // not by digests, which a file could make alike
+  std::map<std::string, Id, std::less<>> added_ids_;
   AddedTokens plain_, normalized_;  // found in the text as it is, and as the normalizer makes it
   std::vector<Id> before_, behind_;  // what is put around a text
 };

@@ -1,4 +1,6 @@
 // tokenizer.json, as the `tokenizers` library writes it.
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -59,16 +61,17 @@ class TokenizerReader {
     part = cursor_.read();
   }
 
-  // A text of the file, which is UTF-8.
-  void read_text(std::string &out) {
-    cursor_.read_string(out);
-    if (utf8_prefix(out) != out.size()) malformed("has half a surrogate pair in a token");
+  void check_token(const std::string &text) const {
+    if (utf8_prefix(text) != text.size()) malformed("has half a surrogate pair in a token");
+    if (text.size() > kMostTokenBytes) malformed("has a token of " + std::to_string(text.size()) + " bytes");
   }
 
   // --- the model ------------------------------------------------------------------------------------------------------
 
   void read_model() {
     model_.emplace();
+    static constexpr std::string_view kOthers[] = {"type", "dropout", "unk_token", "continuing_subword_prefix",
+                                                   "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges"};
     std::string name;
     bool has_vocabulary = false, has_merges = false;
     cursor_.enter_object();
@@ -81,7 +84,11 @@ class TokenizerReader {
         if (has_merges) malformed("has two lists of merges");
         has_merges = true;
         read_merges();
+      } else if (std::find(std::begin(kOthers), std::end(kOthers), name) == std::end(kOthers)) {
+        cursor_.read();
       } else {
+        const auto same = [&name](const auto &member) { return member.first == name; };
+        if (std::any_of(model_->begin(), model_->end(), same)) malformed("has two parts called " + name + " in its model");
         model_->emplace_back(name, cursor_.read());
       }
     }
@@ -104,7 +111,7 @@ class TokenizerReader {
     std::string token;
     cursor_.enter_object();
     while (cursor_.next_member(token)) {
-      if (utf8_prefix(token) != token.size()) malformed("has half a surrogate pair in a token");
+      check_token(token);
       const std::int64_t id = cursor_.read_integer();
       if (id < 0 || id >= std::int64_t{Vocabulary::kMostIds} || !texts_.put(static_cast<Id>(id), token)) {
         malformed("the token " + in_quotes(token) + " has the id " + std::to_string(id) +
@@ -121,12 +128,12 @@ class TokenizerReader {
       if (cursor_.at_array()) {
         cursor_.enter_array();
         if (!cursor_.next_item()) malformed("has a merge of nothing");
-        read_text(left);
+        cursor_.read_string(left);
         if (!cursor_.next_item()) malformed("has a merge of one token");
-        read_text(right);
+        cursor_.read_string(right);
         if (cursor_.next_item()) malformed("has a merge of three tokens");
       } else {
-        read_text(right);
+        cursor_.read_string(right);
         const std::size_t blank = right.find(' ');
         if (blank == std::string::npos || right.find(' ', blank + 1) != std::string::npos) {
           malformed("has the merge " + in_quotes(right) + ", which is not two tokens with a blank between them");
@@ -134,6 +141,8 @@ class TokenizerReader {
         left = right.substr(0, blank);
         right.erase(0, blank + 1);
       }
+      check_token(left);
+      check_token(right);
       if (merge_ends_.size() >= 2 * std::size_t{Vocabulary::kMostIds}) malformed("has more merges than any vocabulary");
       merges_ += left;
       merge_ends_.push_back(merges_.size());
@@ -240,7 +249,9 @@ class TokenizerReader {
     } else if (type == "TemplateProcessing") {
       bool behind = false;
       std::vector<Id> before, after;
-      for (const Json &piece : table.at("single").array()) {
+      const Json::Array &pieces = table.at("single").array();
+      if (pieces.size() > kMostAround) malformed("puts more tokens around texts than any tokenizer");
+      for (const Json &piece : pieces) {
         if (piece.find("Sequence") != nullptr) {
           if (behind) unknown_part(table, "post_processor", "TemplateProcessing that repeats the text");
           behind = true;
