@@ -4,11 +4,9 @@
 #include <cstring>
 
 #include "cpu.h"
+#include "multiply_fold.h"
 #include "xxh3_kernels.h"
 
-#if defined(_MSC_VER) && defined(_M_X64)
-#include <intrin.h>
-#endif
 #if defined(__aarch64__) || defined(_M_ARM64)
 #include <arm_neon.h>
 #define EK_XXH3_NEON 1
@@ -57,24 +55,6 @@ std::uint64_t swap_bytes(std::uint64_t value) {
   value = (value & 0x00FF00FF00FF00FF) << 8 | (value >> 8 & 0x00FF00FF00FF00FF);
   value = (value & 0x0000FFFF0000FFFF) << 16 | (value >> 16 & 0x0000FFFF0000FFFF);
   return value << 32 | value >> 32;
-}
-
-// Low and high half of the 128-bit product, combined.
-std::uint64_t multiply_fold(std::uint64_t a, std::uint64_t b) {
-#if defined(__SIZEOF_INT128__)
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-#elif defined(_MSC_VER) && defined(_M_X64)
-  std::uint64_t high;
-  const std::uint64_t low = _umul128(a, b, &high);
-  return low ^ high;
-#else
-  constexpr std::uint64_t kMask = 0xFFFFFFFF;
-  const std::uint64_t low = (a & kMask) * (b & kMask), cross = (a >> 32) * (b & kMask) + (low >> 32);
-  const std::uint64_t other = (a & kMask) * (b >> 32) + (cross & kMask);
-  const std::uint64_t high = (a >> 32) * (b >> 32) + (cross >> 32) + (other >> 32);
-  return (other << 32 | (low & kMask)) ^ high;
-#endif
 }
 
 std::uint64_t avalanche(std::uint64_t value) {

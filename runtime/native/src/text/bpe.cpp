@@ -1,7 +1,6 @@
 #include "text/bpe.h"
 
 #include <algorithm>
-#include <functional>
 #include <queue>
 #include <utility>
 
@@ -10,16 +9,15 @@
 namespace edgekit {
 namespace {
 
-constexpr std::size_t kFirstMerges = 1024;
+std::size_t table_size(std::size_t entries) {
+  std::size_t slots = 4;
+  while (slots <= 2 * entries) slots *= 2;
+  return slots;
+}
 
 std::string byte_token(unsigned byte) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
-}
-
-std::size_t digest(Bpe::Id left, Bpe::Id right) {
-  const std::uint64_t mixed = (std::uint64_t{left} << 32 | right) * 0x9E3779B97F4A7C15u;
-  return static_cast<std::size_t>(mixed >> 20);
 }
 
 // Two symbols that can be joined: what was learned first goes first, then what stands first.
@@ -37,46 +35,38 @@ struct Later {
 
 }  // namespace
 
-Bpe::Bpe(Vocabulary vocabulary, bool of_bytes, bool whole_words, Unknown unknown)
+Bpe::Bpe(Vocabulary vocabulary, bool of_bytes, bool whole_words, Unknown unknown, std::size_t most_merges)
     : vocabulary_(std::move(vocabulary)),
       of_bytes_(of_bytes),
       whole_words_(whole_words),
       unknown_(unknown),
-      merges_(kFirstMerges) {
+      merges_(table_size(most_merges)) {
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char letter = static_cast<char>(byte);
     byte_ids_[byte] = of_bytes ? vocabulary_.find({&letter, 1}) : vocabulary_.find(byte_token(byte));
   }
 }
 
-void Bpe::grow() {
-  std::vector<Merge> before = std::move(merges_);
-  merges_.assign(2 * before.size(), Merge());
-  const std::size_t mask = merges_.size() - 1;
-  for (const Merge &merge : before) {
-    if (merge.left == Vocabulary::kNone) continue;
-    std::size_t at = digest(merge.left, merge.right) & mask;
-    while (merges_[at].left != Vocabulary::kNone) at = (at + 1) & mask;
-    merges_[at] = merge;
-  }
-}
-
 bool Bpe::add_merge(Id left, Id right, Id whole) {
-  if (find(left, right) != nullptr) return false;
-  if (2 * (std::size_t{count_} + 1) > merges_.size()) grow();
-  const std::size_t mask = merges_.size() - 1;
-  std::size_t at = digest(left, right) & mask;
-  while (merges_[at].left != Vocabulary::kNone) at = (at + 1) & mask;
-  merges_[at] = {left, right, count_++, whole};
+  Merge &merge = merges_[slot(left, right)];
+  if (merge.left != Vocabulary::kNone) return false;
+  merge = {left, right, count_++, whole};
   return true;
 }
 
-const Bpe::Merge *Bpe::find(Id left, Id right) const noexcept {
+// Where the merge of the pair is, or would be.
+std::size_t Bpe::slot(Id left, Id right) const noexcept {
   const std::size_t mask = merges_.size() - 1;
-  for (std::size_t at = digest(left, right) & mask; merges_[at].left != Vocabulary::kNone; at = (at + 1) & mask) {
-    if (merges_[at].left == left && merges_[at].right == right) return &merges_[at];
+  std::size_t at = key_.of(left, right) & mask;
+  while (merges_[at].left != Vocabulary::kNone && (merges_[at].left != left || merges_[at].right != right)) {
+    at = (at + 1) & mask;
   }
-  return nullptr;
+  return at;
+}
+
+const Bpe::Merge *Bpe::find(Id left, Id right) const noexcept {
+  const Merge &merge = merges_[slot(left, right)];
+  return merge.left == Vocabulary::kNone ? nullptr : &merge;
 }
 
 void Bpe::encode(std::string_view word, std::vector<Id> &out) const {

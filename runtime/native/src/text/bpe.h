@@ -26,8 +26,8 @@ class Bpe {
   };
 
   // Words are texts of characters, or with `of_bytes` of bytes, which every token stands for then.
-  // `whole_words`: a word that is a token is not put together.
-  Bpe(Vocabulary vocabulary, bool of_bytes, bool whole_words, Unknown unknown);
+  // `whole_words`: a word that is a token is not put together. As many as `most_merges` can be added.
+  Bpe(Vocabulary vocabulary, bool of_bytes, bool whole_words, Unknown unknown, std::size_t most_merges);
 
   // Two tokens that become one, behind all that were added before. False where the pair is there already.
   bool add_merge(Id left, Id right, Id whole);
@@ -51,14 +51,15 @@ class Bpe {
 
   void begin(std::string_view word, std::vector<Symbol> &symbols) const;
   void merge(std::vector<Symbol> &symbols) const;
+  std::size_t slot(Id left, Id right) const noexcept;
   const Merge *find(Id left, Id right) const noexcept;
-  void grow();
 
   Vocabulary vocabulary_;
   bool of_bytes_, whole_words_;
   Unknown unknown_;
   std::array<Id, 256> byte_ids_;
-  std::vector<Merge> merges_;  // by digest of both; a power of two
+  std::vector<Merge> merges_;  // by digest of both; a power of two, half of them free
+  DigestKey key_;
   std::uint32_t count_ = 0;
 };
 

@@ -173,7 +173,8 @@ class TokenizerReader {
     }
     unknown.fused = model_flag("fuse_unk");
     unknown.bytes = model_flag("byte_fallback");
-    auto bpe = std::make_unique<Bpe>(std::move(words), of_bytes, model_flag("ignore_merges"), unknown);
+    auto bpe = std::make_unique<Bpe>(std::move(words), of_bytes, model_flag("ignore_merges"), unknown,
+                                     merge_ends_.size() / 2);
     add_merges(*bpe);
     out_.bpe_ = std::move(bpe);
     if (of_bytes) out_.texts_ = std::move(texts_);

@@ -1,7 +1,5 @@
 #include "text/vocabulary.h"
 
-#include <functional>
-
 namespace edgekit {
 
 bool Vocabulary::put(Id id, std::string_view text) {
@@ -29,7 +27,7 @@ bool Vocabulary::settle() {
 // Where the text is, or would be.
 std::size_t Vocabulary::slot(std::string_view wanted) const noexcept {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t at = std::hash<std::string_view>()(wanted) & mask;
+  std::size_t at = key_.of(wanted) & mask;
   while (slots_[at] != kNone && text(slots_[at]) != wanted) at = (at + 1) & mask;
   return at;
 }

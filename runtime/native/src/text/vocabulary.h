@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/digest_key.h"
+
 namespace edgekit {
 
 class Vocabulary {
@@ -41,6 +43,7 @@ class Vocabulary {
   std::vector<Place> places_;
   std::vector<Id> slots_;  // by digest of the text; a power of two, half of them free
   std::size_t count_ = 0;
+  DigestKey key_;
 };
 
 }  // namespace edgekit
