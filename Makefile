@@ -121,10 +121,11 @@ test-python-address: venv test-address
 FUZZ_SECONDS ?= 600
 FUZZERS := build/fuzz/edgekit_fuzz
 
-test-fuzz: venv  ## what reads files on edited input, FUZZ_SECONDS (600) long, then a whole session as long
+test-fuzz: venv  ## what reads files, tokenizers and then a whole session on edited input, each FUZZ_SECONDS (600) long
 	$(call SANITIZED,fuzz,address$(COMMA)undefined,ON)
-	cmake --build build/fuzz --parallel $(JOBS) --target edgekit_fuzz_parsers edgekit_fuzz_bundle
+	cmake --build build/fuzz --parallel $(JOBS) --target edgekit_fuzz_parsers edgekit_fuzz_text edgekit_fuzz_bundle
 	$(FUZZERS)_parsers $(FUZZ_SECONDS)
+	$(FUZZERS)_text $(FUZZ_SECONDS)
 	$(BIN)/edgekit export tiny-gemma --format native --overwrite -o build/fuzz/bundle
 	EDGEKIT_FUZZ_BUNDLE=build/fuzz/bundle $(FUZZERS)_bundle $(FUZZ_SECONDS)
 

@@ -3,8 +3,10 @@
 //
 //   edgekit_fuzz_parsers [seconds [seed [file...]]]
 //
-// The files join the target's own seeds. What is being tried is written to fuzz_input.bin before a crash ends the
-// program, and `edgekit_fuzz_parsers 0 0 fuzz_input.bin` tries it again.
+// The files join the target's own seeds. What is being tried is written to fuzz_input.bin before a crash, or an input that
+// takes a minute, ends the program, and `edgekit_fuzz_parsers 0 0 fuzz_input.bin` tries it again.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -64,6 +66,7 @@ constexpr std::size_t kMostKept = 20000;  // inputs
 // --- crashes ---
 
 std::string current;
+constexpr unsigned kMostSeconds = 60;  // for an input
 
 void write_current() {
   std::ofstream("fuzz_input.bin", std::ios::binary) << current;
@@ -160,7 +163,9 @@ void try_input(const std::string &text) {
   const std::vector<std::uint8_t> bytes(text.begin(), text.end());
   last_block = 0;
   counts = true;
+  ::alarm(kMostSeconds);
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  ::alarm(0);
   counts = false;
 }
 
@@ -188,7 +193,7 @@ int main(int count, char **arguments) {
     corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(write_current);
-  for (const int signal : {SIGABRT, SIGSEGV, SIGFPE, SIGILL}) std::signal(signal, on_signal);
+  for (const int signal : {SIGABRT, SIGSEGV, SIGFPE, SIGILL, SIGALRM}) std::signal(signal, on_signal);
   std::set_terminate([] { std::abort(); });  // an exception that is no Error
 
   for (const std::string &text : corpus) {
