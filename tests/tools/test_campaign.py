@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from edgekit.tools.campaign import tokenizers
 from edgekit.tools.campaign.edits import Edit, NotHere, apply, copy_bundle
 from edgekit.tools.campaign.hostile import Hostile
+from edgekit.tools.campaign.hostile_text import HostileText
 from edgekit.tools.campaign.judge import faults
 from edgekit.tools.campaign.trial import Trial
 
@@ -21,14 +25,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are w
 PACKAGES = {"mlx": "mlx.core", "onnx": "onnxruntime", "coreml": "coremltools", "coreai": "coreai"}
 #: Lines of JSON as the command appends them: edits whose faults were mended.
 MENDED = Path(__file__).parent / "campaign" / "mended.jsonl"
+ROOT = Path(__file__).parents[2]
+MENDED_TEXT = MENDED.with_name("mended_text.jsonl")
 
 
-def campaign(bundle: Path, *words: str) -> list[dict[str, object]]:
+def campaign(*words: str | Path, of: str = "edgekit.tools.campaign") -> list[dict[str, object]]:
     """What the command counts, in a process of its own: this one has threads, which a fork would lose."""
-    done = subprocess.run(
-        [sys.executable, "-m", "edgekit.tools.campaign", str(bundle), *words],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", of, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *said, counts = done.stdout.splitlines()
     assert said == []
@@ -49,6 +52,41 @@ def test_what_was_mended_stays_so(shipped_bundle: Callable[..., Path], written: 
         pytest.importorskip(PACKAGES[written], reason=f"{PACKAGES[written]} is not installed")
     (counts,) = campaign(shipped_bundle("tiny-llada", written), "--replay", str(MENDED))
     assert (counts.get("sealed") or counts.get("as found")) and not counts.get("impossible")
+
+
+def test_edits_of_tokenizers_do_no_harm() -> None:
+    found = campaign("--edits", "8", "--seed", "11", of="edgekit.tools.campaign.text")
+    assert len(found) == 8 and all(row["edits"] == 8 and row["faults"] == 0 for row in found), found
+
+
+def test_what_was_mended_in_tokenizers_stays_so() -> None:
+    found = campaign("--replay", MENDED_TEXT, of="edgekit.tools.campaign.text")
+    kept = Counter(json.loads(line)["format"] for line in MENDED_TEXT.open())
+    assert {row["kind"]: row["edits"] for row in found if row["edits"]} == kept
+    assert not any(row["faults"] for row in found)
+
+
+@pytest.mark.parametrize("kind", tokenizers.MADE)
+def test_edits_of_tokenizers_can_be_kept_and_made_again(tmp_path: Path, kind: str) -> None:
+    tokenizers.write(kind, tmp_path)
+    for hostile in (HostileText(tmp_path, 3), HostileText(tmp_path, 3)):
+        edits = [hostile.edit() for _ in range(150)]
+        kept = [Edit.from_dict(json.loads(json.dumps(edit.as_dict()))) for edit in edits]
+        assert list(map(str, kept)) == list(map(str, edits))
+        actions = {edit.action for edit in edits}
+        assert {"set", "rename", "grow", "insert", "flip"} <= actions
+
+
+def test_the_tokenizers_have_every_part_that_the_core_knows() -> None:
+    """Those that the reader of each part compares a type with."""
+    known = set()
+    for part in ("normalizer", "splitter", "decoder", "tokenizer_reader"):
+        source = (ROOT / "runtime/native/src/text" / f"{part}.cpp").read_text(encoding="utf-8")
+        known |= set(re.findall(r'type [!=]= "(\w+)"', source)) | set(
+            re.findall(r'\{"(\w+)", Behavior', source)
+        )
+    made = json.dumps(tokenizers.MADE)
+    assert len(known) > 15 and {name for name in known if f'"{name}"' not in made} == set()
 
 
 def test_edits_can_be_kept_and_made_again(tmp_path: Path, native_bundle: Path) -> None:

@@ -33,6 +33,7 @@ from rich.progress import track
 from edgekit.flashload import manifest as manifests
 from edgekit.tools.campaign import commands, judge
 from edgekit.tools.campaign.edits import Edit, NotHere, apply, copy_bundle
+from edgekit.tools.campaign.faults import keep, kept
 from edgekit.tools.campaign.hostile import Hostile
 from edgekit.tools.campaign.sealing import reseal
 from edgekit.tools.campaign.trial import Trial, trial
@@ -144,24 +145,9 @@ def main(
                 for fault in wrong:
                     click.echo(f"{campaign.format}, {kind}: {fault.command}: {fault.what}: {edit}")
                     if faults is not None:
-                        with faults.open("a", encoding="utf-8") as file:
-                            row = {"format": campaign.format, "sealed": anew, "edit": edit.as_dict()}
-                            file.write(json.dumps(row | {"what": fault.what, "shown": fault.shown}) + "\n")
+                        keep(faults, campaign.format, edit, anew, fault)
             rows.append({"bundle": str(bundle), "format": campaign.format, **tried})
     click.echo(json.dumps(rows))
-
-
-def kept(file: Path, written: str) -> Iterator[tuple[Edit, bool]]:
-    """The edits of a file of faults that are of a format, each once."""
-    seen = set()
-    for line in file.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if row["format"] != written:
-            continue
-        key = json.dumps([row["edit"], row["sealed"]])
-        if key not in seen:
-            seen.add(key)
-            yield Edit.from_dict(row["edit"]), row["sealed"]
 
 
 if __name__ == "__main__":

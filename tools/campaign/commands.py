@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from edgekit.tools.campaign.tokenizers import CHAT, TOKENIZER
+
 #: Formats whose runtime is not on this system: their packages are evaluated instead.
 EVALUATED = ("coreml",)
 
@@ -77,6 +79,59 @@ def _command(*words: str) -> Callable[[], None]:
         main(list(words), prog_name="edgekit")
 
     return run
+
+
+#: Encoded, decoded and streamed in time that goes with their length: quadratic time would be seen.
+_TEXTS = (
+    "", "a", "<s>ab</s> \n\t 12 l'Été ▁▁ 🦊\ufffd e\u0301\u0327", "  two  " * 9,
+    "a" * 100_000, " " * 100_000, "🦊é1" * 10_000, "ab ba\n" * 10_000,
+)  # fmt: skip
+_STREAMED = 20_000  # ids of the last of them, one at a time; of the others a few
+_CHATS = (("user",), ("system", "user"), ("user", "assistant", "user"))
+
+
+def reading_text(folder: Path) -> Callable[[], None]:
+    """The core's way through the tokenizer.json and chat.json of a folder."""
+
+    def read() -> None:
+        from edgekit.flashload.errors import EdgekitError
+        from edgekit.runtime.tokenizer.core_text import CoreText
+        from edgekit.tools.failures import REFUSED
+
+        refused = 0
+
+        def refuse(error: EdgekitError) -> None:
+            """A text may be refused as well as a file; only the first is said."""
+            nonlocal refused
+            if not str(error).isprintable() or "report it" in str(error):
+                raise error
+            if not refused:
+                print(f"edgekit: error: {error}", file=sys.stderr)
+            refused = REFUSED
+
+        try:
+            with CoreText((folder / TOKENIZER).read_bytes()) as own:
+                for text in _TEXTS:
+                    try:
+                        ids = own.encode(text)
+                        own.decode(ids, skip_special=False)
+                        with own.stream() as stream:
+                            for each in ids[: _STREAMED if text is _TEXTS[-1] else 100]:
+                                stream.push([each])
+                            stream.finish()
+                    except EdgekitError as error:
+                        refuse(error)
+                own.set_chat_form((folder / CHAT).read_bytes())
+                for roles in _CHATS:
+                    try:
+                        own.chat([{"role": role, "content": " a</think>\n"} for role in roles])
+                    except EdgekitError as error:
+                        refuse(error)
+        except EdgekitError as error:
+            refuse(error)
+        sys.exit(refused)
+
+    return read
 
 
 def answer(out: str) -> tuple[list[int], str] | None:

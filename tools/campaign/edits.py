@@ -124,6 +124,16 @@ def _extend(data: bytearray, arguments: dict[str, Any]) -> None:
 
 
 @_changed
+def _insert(data: bytearray, arguments: dict[str, Any]) -> None:
+    behind = arguments["behind"].encode()
+    at = data.find(behind)
+    if at < 0:
+        raise NotHere(f"nothing is {behind!r}")
+    at += len(behind)
+    data[at:at] = arguments["text"].encode() * arguments["count"]
+
+
+@_changed
 def _swap(data: bytearray, arguments: dict[str, Any]) -> None:
     count = min(arguments["count"], len(data) // 2)
     a, b = sorted((_at(data, arguments["position"]), _at(data, arguments["other"])))
@@ -156,8 +166,8 @@ def _link(path: Path, arguments: dict[str, Any]) -> None:
 
 
 _BYTES: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    "flip": _flip, "zero": _zero, "fill": _fill, "cut": _cut, "extend": _extend, "swap": _swap,
-    "write": _write, "delete": _delete, "fifo": _fifo, "folder": _folder, "link": _link,
+    "flip": _flip, "zero": _zero, "fill": _fill, "cut": _cut, "extend": _extend, "insert": _insert,
+    "swap": _swap, "write": _write, "delete": _delete, "fifo": _fifo, "folder": _folder, "link": _link,
 }  # fmt: skip
 
 

@@ -45,13 +45,14 @@ VALUES: tuple[Any, ...] = (
 TARGETS = ("/dev/zero", "/dev/stdin", "/etc/passwd", "../../outside", ".", "loop")
 
 
-class Hostile:
-    """Draws edits for one bundle; equal seeds and bundles give equal edits."""
+class HostileFiles:
+    """Draws edits of the files of a folder, of that called `often` more than of others.
 
-    def __init__(self, bundle: Path, seed: int) -> None:
-        self._random = random.Random(seed)
-        manifest = json.loads((bundle / MANIFEST_NAME).read_text(encoding="utf-8"))
-        self._weights = [manifest["weights"]["file"]] if "file" in manifest["weights"] else []
+    Equal seeds and folders give equal edits.
+    """
+
+    def __init__(self, bundle: Path, seed: int, often: str | None = None) -> None:
+        self._random, self._often = random.Random(seed), often
         self._files = sorted(p.relative_to(bundle).as_posix() for p in bundle.rglob("*") if p.is_file())
         self._trees: dict[str, list[Path_]] = {}
         for name in self._files:
@@ -65,40 +66,10 @@ class Hostile:
                 length = int.from_bytes(data[:8], "little")
                 self._headers[name] = list(_paths(json.loads(data[8 : 8 + length])))
 
-    def as_found(self) -> Edit:
-        """Edits that storage, a download or a hand may make, digests left as they are."""
-        pick = self._random.random()
-        if pick < 0.5:
-            return self._of_bytes(self._file())
-        if pick < 0.6:
-            return self._of_kind(self._file())
-        if pick < 0.7:
-            return Edit(self._random.choice(PLANTED), "plant", arguments={"text": self._planted()})
-        return self._of_json()
-
-    def sealed(self) -> Edit:
-        """Edits of somebody who makes the digests anew."""
-        pick = self._random.random()
-        if pick < 0.15:
-            return self._of_bytes(self._file())
-        if pick < 0.25:
-            return self._template()
-        return self._of_json()
-
     def _file(self) -> str:
-        """Small files as often as large ones, and the manifest more often."""
-        return MANIFEST_NAME if self._random.random() < 0.25 else self._random.choice(self._files)
-
-    def _planted(self) -> str:
-        return self._random.choice(("{{ 'planted' }}", '{"eos_token_id": 5, "mask_token": "a"}', "{}", ""))
-
-    def _template(self) -> Edit:
-        text = self._random.choice(TEMPLATES)
-        files = [name for name in self._files if name.endswith(".jinja")]
-        if files and self._random.random() < 0.7:
-            return Edit(self._random.choice(files), "write", arguments={"text": text})
-        name = next(n for n in self._files if n.endswith("tokenizer_config.json"))
-        return Edit(name, "set", "json", {"path": ["chat_template"], "value": text})
+        """Small files as often as large ones."""
+        often = self._often is not None and self._random.random() < 0.25
+        return self._often if often and self._often else self._random.choice(self._files)
 
     def _of_bytes(self, name: str) -> Edit:
         draw = self._random
@@ -126,10 +97,12 @@ class Hostile:
 
     def _of_json(self) -> Edit:
         draw = self._random
-        part, trees = ("json", self._trees) if draw.random() < 0.85 else ("header", self._headers)
+        part, trees = ("json", self._trees)
+        if self._headers and draw.random() >= 0.85:
+            part, trees = "header", self._headers
         name = draw.choice(sorted(trees))
-        if part == "json" and draw.random() < 0.5:
-            name = MANIFEST_NAME
+        if part == "json" and self._often is not None and draw.random() < 0.5:
+            name = self._often
         path = draw.choice(trees[name])
         # Deep places outnumber the others: often go up.
         while len(path) > 1 and draw.random() < 0.4:
@@ -150,6 +123,44 @@ class Hostile:
             item, count = draw.choice((([[]], 3_000_000), ("x", 20_000_000), ([0], 5_000_000)))
             arguments |= {"item": item, "count": count}
         return Edit(name, action, part, arguments)
+
+
+class Hostile(HostileFiles):
+    """Draws edits of one bundle, of its manifest more than of other files."""
+
+    def __init__(self, bundle: Path, seed: int) -> None:
+        super().__init__(bundle, seed, MANIFEST_NAME)
+
+    def as_found(self) -> Edit:
+        """Edits that storage, a download or a hand may make, digests left as they are."""
+        pick = self._random.random()
+        if pick < 0.5:
+            return self._of_bytes(self._file())
+        if pick < 0.6:
+            return self._of_kind(self._file())
+        if pick < 0.7:
+            return Edit(self._random.choice(PLANTED), "plant", arguments={"text": self._planted()})
+        return self._of_json()
+
+    def sealed(self) -> Edit:
+        """Edits of somebody who makes the digests anew."""
+        pick = self._random.random()
+        if pick < 0.15:
+            return self._of_bytes(self._file())
+        if pick < 0.25:
+            return self._template()
+        return self._of_json()
+
+    def _planted(self) -> str:
+        return self._random.choice(("{{ 'planted' }}", '{"eos_token_id": 5, "mask_token": "a"}', "{}", ""))
+
+    def _template(self) -> Edit:
+        text = self._random.choice(TEMPLATES)
+        files = [name for name in self._files if name.endswith(".jinja")]
+        if files and self._random.random() < 0.7:
+            return Edit(self._random.choice(files), "write", arguments={"text": text})
+        name = next(n for n in self._files if n.endswith("tokenizer_config.json"))
+        return Edit(name, "set", "json", {"path": ["chat_template"], "value": text})
 
 
 def _paths(tree: Any, above: Path_ | None = None) -> Iterator[Path_]:
