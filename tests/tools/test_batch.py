@@ -177,7 +177,7 @@ def test_the_summary_says_what_it_took(bundle: Path, tmp_path: Path) -> None:
     assert "MB read per answer" in batch(bundle, source, tmp_path / "out2", "--resident", 0).stderr
     assert (
         batch(bundle, source, tmp_path / "out").stderr
-        == "nothing to answer: 2 of 2 lines had been answered\n"
+        == "nothing to answer: 2 of 2 lines were answered before\n"
     )
 
 
@@ -519,7 +519,7 @@ def test_the_input_may_grow_and_change_where_it_is_not_answered(bundle: Path, tm
     assert "line 3 answers no line: the input has 2;" in refused(bundle, write(source, first), out)
     for options in (("--steps", 3), ("--system", "Be brief."), ("--raw",), ("--ids",)):
         said = refused(bundle, write(source, first), out, *options)
-        assert "line 1 was written with another bundle or other settings" in said
+        assert "line 1 was written with another bundle, other settings or other options" in said
     assert out.read_bytes() == after
     batch(bundle, write(source, changed[:2]), out, "--overwrite")
     assert [each["text"] for each in read(out)] == ["68", "15"]
@@ -529,7 +529,7 @@ def test_another_bundle_is_refused(bundle: Path, shipped_bundle: Callable[..., P
     source, out = write(tmp_path / "in", [{"prompt": TASKS[0]}]), tmp_path / "out"
     batch(bundle, source, out)
     other = shipped_bundle("tiny-llada", "native")
-    assert "another bundle or other settings" in refused(other, source, out)
+    assert "another bundle, other settings or other options" in refused(other, source, out)
 
 
 def test_an_input_that_changes_meanwhile_is_noticed(

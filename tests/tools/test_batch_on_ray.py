@@ -145,7 +145,7 @@ def test_the_lines_are_those_of_a_local_run(
     note, _, summary, errors = done.stderr.splitlines()
     assert done.returncode == 1 and not done.stdout and note.startswith("note: 1 line cannot be used")
     assert "23 answers in " in summary and ", 4 at a time on 2 nodes: " in summary
-    assert "read per answer" in summary and errors.startswith("1 of 24 lines have an error")
+    assert "read per answer" in summary and errors.startswith("1 of 24 lines has an error")
     assert read(out) == whole and os.listdir(tmp_path) == ["out"]
 
 

@@ -230,7 +230,7 @@ FOREIGN = [
     (b'{"line": 1, "text": "mine"}', "is no line", True),
     (b'{"line": "mine"}', "is no line", True),
     (bytes(5000), "is no line", True),
-    (ours("1", "other", FIRST), "was written with another bundle or other settings", True),
+    (ours("1", "other", FIRST), "was written with another bundle, other settings or other options", True),
     (ours("2", "r", f"{102:016x}"), "is not in its place", True),
     (ours("1", "r", f"{100:016x}"), "answers another line than the input has there now", True),
 ]

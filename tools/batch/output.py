@@ -123,7 +123,7 @@ class Output:
             if record is None or not _is_ours(record):
                 raise self._other(number, "is no line of `edgekit batch`")
             if record["run"] != self._run:
-                raise self._other(number, "was written with another bundle or other settings")
+                raise self._other(number, "was written with another bundle, other settings or other options")
             if record["line"] != number:
                 raise self._other(number, "is not in its place")
             self._note(number, int(record["input"], 16), "error" in record)
@@ -142,8 +142,8 @@ class Output:
                     return
                 if record["run"] != self._run:
                     raise OtherOutput(
-                        f"{file.path}: was written with another bundle or other settings; give another "
-                        "name, or begin anew with --overwrite"
+                        f"{file.path}: was written with another bundle, other settings or other options; "
+                        "give another name, or begin anew with --overwrite"
                     )
                 early = _Early(int(record["input"], 16), offset, len(line), "error" in record)
                 self._early[record["line"]] = early

@@ -103,7 +103,8 @@ class Summary:
 
     def __str__(self) -> str:
         if not self.sequences:
-            return f"nothing to answer: {self.there} of {counted(self.lines, 'line')} had been answered"
+            were = "was" if self.there == 1 else "were"
+            return f"nothing to answer: {self.there} of {counted(self.lines, 'line')} {were} answered before"
         told = self.as_dict()
         where = f" on {self.workers} nodes" if self.workers > 1 else ""
         read = "all weights in memory"

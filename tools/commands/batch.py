@@ -14,6 +14,7 @@ from edgekit.tools.help import Command
 from edgekit.tools.options import Count, bundle_argument, debug_option, json_option, quoting
 from edgekit.tools.request import Request, opened, request_options
 from edgekit.tools.stuck import ending_if_stuck
+from edgekit.tools.terminal_text import counted
 
 
 @click.command(
@@ -103,9 +104,11 @@ def command(
     else:
         prose(str(summary), err=True)
         if summary.errors:
+            have, them = ("has", "it") if summary.errors == 1 else ("have", "them")
+            lines = counted(summary.lines, "line")
             prose(
-                f"{summary.errors} of {summary.lines} lines have an error in place of an answer; mend them "
-                f"in {source}, and the same command answers them",
+                f"{summary.errors} of {lines} {have} an error in place of an answer; mend {them} in {source}, "
+                f"and the same command answers {them}",
                 err=True,
             )
     if summary.errors:

@@ -170,7 +170,7 @@ def table_option(*names: str) -> Callable[[F], F]:
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="All that was measured, for --merge.",
+    help="All that was measured, for --merge; an earlier report there is replaced.",
 )
 @click.option(
     "--merge",
