@@ -34,9 +34,7 @@ import Foundation
 
 let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
 let session = try await Session(path: path, options: SessionOptions(memoryBytes: 1_500_000_000))
-for try await event in session.generate([5, 6, 7]) {{  // token ids of the prompt
-  if case .committed(let part) = event {{ print(part.tokens) }}
-}}
+for try await text in session.answer("Why is the sky blue?") {{ print(text, terminator: "") }}
 ```
 
 {runtimes} computes the passes; the denoising loop runs in the native core.{choice}

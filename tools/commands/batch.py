@@ -107,8 +107,8 @@ def command(
             have, them = ("has", "it") if summary.errors == 1 else ("have", "them")
             lines = counted(summary.lines, "line")
             prose(
-                f"{summary.errors} of {lines} {have} an error in place of an answer; mend {them} in {source}, "
-                f"and the same command answers {them}",
+                f"{summary.errors} of {lines} {have} an error in place of an answer; mend {them} in "
+                f"{source}, and the same command answers {them}",
                 err=True,
             )
     if summary.errors:

@@ -4,9 +4,7 @@ import Synchronization
 /// A model being run. Generations of one session run one after the other, on a thread of its own.
 ///
 ///     let session = try await Session(path: "llada", options: SessionOptions(memoryBytes: 1_500_000_000))
-///     for try await event in session.generate(prompt, settings: GenerationSettings(seed: 1)) {
-///       if case .committed(let part) = event { print(part.tokens) }
-///     }
+///     for try await text in session.answer("Why is the sky blue?") { print(text, terminator: "") }
 ///
 /// Memory pressure ends neither the process nor a generation: before its next pass a warning has half of the weights that
 /// stay in memory given back, and all of them when memory is critical. It goes on, slower, to the same tokens, and so do
@@ -15,6 +13,7 @@ public final class Session: Sendable {
   /// The opened bundle.
   public let bundle: Bundle
   private let core: Core
+  private let text: Result<Tokenizer, EdgeKitError>
 
   /// Opens the bundle in the folder `path`, or the one of several there that fits this system, and reads the weights that
   /// stay in memory. Throws what `Bundle.init(path:)` throws, and as below.
@@ -55,6 +54,8 @@ public final class Session: Sendable {
   /// Waits until the engine is there.
   init(bundle: Bundle, engine: @escaping @Sendable () throws(EdgeKitError) -> any Engine) async throws {
     self.bundle = bundle
+    // Before the engine, whose memory budget counts what the process holds.
+    do throws(EdgeKitError) { text = .success(try Tokenizer(bundle: bundle.path)) } catch { text = .failure(error) }
     core = Core(ConfinedThread(name: "edgekit \(bundle.path)", make: engine))
     try await core.listen()
   }
@@ -67,6 +68,43 @@ public final class Session: Sendable {
     _ prompt: [Int], settings: GenerationSettings = GenerationSettings()
   ) -> AsyncThrowingStream<Event, any Error> {
     core.generate(prompt, settings)
+  }
+
+  /// The bundle's tokenizer. Throws where it has none, or one that the core does not read: then prompts and answers are
+  /// token ids.
+  public func tokenizer() throws(EdgeKitError) -> Tokenizer { try text.get() }
+
+  /// Text that answers a question and will not change, as it becomes certain; see `answer(_:settings:)`.
+  public func answer(
+    _ question: String, settings: GenerationSettings = GenerationSettings()
+  ) -> AsyncThrowingStream<String, any Error> {
+    answer([Message(.user, question)], settings: settings)
+  }
+
+  /// Text that answers the last message of a conversation and will not change, as it becomes certain. The stream throws an
+  /// `EdgeKitError`; it is cancelled as `generate` is.
+  public func answer(
+    _ conversation: [Message], settings: GenerationSettings = GenerationSettings()
+  ) -> AsyncThrowingStream<String, any Error> {
+    let (parts, continuation) = AsyncThrowingStream.makeStream(of: String.self, throwing: (any Error).self)
+    let task = Task {
+      do {
+        let tokenizer = try self.tokenizer()
+        let stream = try TextStream(tokenizer)
+        for try await event in self.generate(try tokenizer.prompt(conversation), settings: settings) {
+          guard case .committed(let part) = event else { continue }
+          let text = try stream.push(part.tokens)
+          if !text.isEmpty { continuation.yield(text) }
+        }
+        let rest = try stream.finish()
+        if !rest.isEmpty { continuation.yield(rest) }
+        continuation.finish()
+      } catch {
+        continuation.finish(throwing: error)
+      }
+    }
+    continuation.onTermination = { _ in task.cancel() }
+    return parts
   }
 
   /// What the model is, and how much text it holds now.
