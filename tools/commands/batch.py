@@ -105,9 +105,9 @@ def command(
         prose(str(summary), err=True)
         if summary.errors:
             have, them = ("has", "it") if summary.errors == 1 else ("have", "them")
-            lines = counted(summary.lines, "line")
+            whole = counted(summary.lines, "line")
             prose(
-                f"{summary.errors} of {lines} {have} an error in place of an answer; mend {them} in "
+                f"{summary.errors} of {whole} {have} an error in place of an answer; mend {them} in "
                 f"{source}, and the same command answers {them}",
                 err=True,
             )
