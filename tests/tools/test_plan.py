@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -241,6 +242,9 @@ def test_every_device_has_a_source_for_each_figure_and_a_plan(big: PlannedModel)
             assert figure.flag in FLAGS and len(figure.source) > 3, (device.id, name)
             assert figure.low is None or figure.low <= figure.value, (device.id, name)
             assert figure.high is None or figure.value <= figure.high, (device.id, name)
+            # A plan of one device shows no other's sources.
+            referring = re.search(r"^(as|same)\b|\bsame (page|report|PR|pro\w+|scaling)\b|^17 ", figure.source)
+            assert not referring, (device.id, name)
         made = plan.make(device.id, big, of_device(device), Request())
         assert made.step is not None, device.id
         assert 1e-4 < made.step.seconds < 600, device.id
