@@ -47,8 +47,9 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.examples = tuple(examples)
-        if any(isinstance(param, Rare) for param in self.params):
-            self.params.append(_help_all())
+        rare = any(isinstance(param, Rare) for param in self.params)
+        # Without rare options it shows the same page as --help, which need not tell of it.
+        self.params.append(_help_all(hidden=not rare))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(formatter, self.examples)
@@ -69,7 +70,7 @@ def full_page(ctx: click.Context) -> str:
     return "\n".join(line.rstrip() for line in ctx.get_help().splitlines())
 
 
-def _help_all() -> click.Option:
+def _help_all(*, hidden: bool) -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
             ctx.meta[_ALL] = True
@@ -78,5 +79,5 @@ def _help_all() -> click.Option:
 
     return click.Option(
         ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show,
-        help="Show rarely used options as well.",
+        help="Show rarely used options as well.", hidden=hidden,
     )  # fmt: skip

@@ -81,6 +81,12 @@ def test_rare_options_have_a_page() -> None:
     assert set(re.findall(r"--[a-z-]+", short)) < set(re.findall(r"--[a-z-]+", full))
 
 
+def test_without_rare_options_the_full_page_is_the_usual_one() -> None:
+    for name in ("doctor", "sweep", "targets"):
+        short, full = (CliRunner().invoke(main, [name, flag]) for flag in ("--help", "--help-all"))
+        assert full.exit_code == 0 and full.stdout == short.stdout and "--help-all" not in short.stdout
+
+
 def test_the_reference_holds_every_page_as_it_is() -> None:
     written = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     assert written == reference(), "run `python -m edgekit.tools.command_pages > docs/cli.md`"
