@@ -18,9 +18,10 @@ from click.testing import CliRunner
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.row import FormatRow
 from edgekit.runtime.engine_registry import ENGINES, EngineRow
+from edgekit.runtime.engines.coreai import version as coreai_version
 from edgekit.targets import TARGETS
 from edgekit.tools.cli import main
-from edgekit.tools.doctor import engines, installation, machine, targets
+from edgekit.tools.doctor import engines, installation, machine, opening, targets
 from edgekit.tools.doctor.finding import Finding
 
 ROW = EngineRow("warp", format="warp", title="a test", factory="")
@@ -39,6 +40,7 @@ def test_this_machine_is_examined_and_nobody_is_named(tmp_path: Path) -> None:
     found = {each["about"]: each for each in json.loads(said)["findings"]}
     assert {f"engine {name}" for name in ENGINES} | {f"target {name}" for name in TARGETS} <= set(found)
     assert found["edgekit"]["state"] == found["engine native"]["state"] == "works"
+    assert found["processor"]["says"].count(" TOP/s") == 2
     assert found["processor"]["facts"]["int8_operations_per_second"] > 1e6
     assert found["disk"]["facts"]["bytes_per_second"] > 1e6
     assert found["disk"]["facts"]["io_mode"].split()[0] in ("direct", "nocache", "buffered")
@@ -46,15 +48,22 @@ def test_this_machine_is_examined_and_nobody_is_named(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "what was written for the disk is gone"
 
 
-def test_people_read_a_line_for_each(tmp_path: Path) -> None:
-    said = doctor("--no-measure", "--disk", tmp_path / "nowhere")
+def test_people_read_a_line_for_each() -> None:
+    said = doctor("--no-measure")
     lines = said.splitlines()
     assert lines[0].startswith("ok") and "edgekit" in lines[0] and not any(" disk " in line for line in lines)
     assert "broken" in lines[-1] and "not there" in lines[-1]
 
 
 def test_a_disk_that_cannot_be_tried(tmp_path: Path) -> None:
-    assert CliRunner().invoke(main, ["doctor", "--disk", str(tmp_path / "nowhere")]).exit_code == 2
+    (tmp_path / "file").touch()
+    for words, says in (
+        (["--disk", str(tmp_path / "nowhere")], "no such folder"),
+        (["--disk", str(tmp_path / "file")], "is no folder"),
+        (["--disk", str(tmp_path), "--no-measure"], "--no-measure times nothing"),
+    ):
+        done = CliRunner().invoke(main, ["doctor", *words])
+        assert done.exit_code == 2 and says in done.output
     if Path("/proc/self").is_dir():
         (found,) = [
             each for each in machine.examine(Path("/proc/self"), measure=True) if each.about == "disk"
@@ -121,6 +130,16 @@ def test_what_an_engine_says_as_it_opens(
     found = engines._opened(ROW)
     assert (found.about, found.state) == ("engine warp", state) and said in found.says
     assert found.mend == ("pip install 'edgekit[x]'" if state == "lacks" else "")
+
+
+def test_an_engine_that_is_not_opened_says_so_and_its_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(EngineRow, "check_available", lambda self: None)
+    monkeypatch.setattr(coreai_version, "installed", lambda: "1.2")
+    for name, says in (("coreai", "coreai-core 1.2; it is not opened here"), ("coreml", "not opened here")):
+        opening.main(name)
+        assert says in json.loads(capsys.readouterr().out)["works"]
 
 
 def test_an_engine_that_never_answers_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

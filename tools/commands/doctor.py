@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from edgekit.tools.console import Steps, prose
 from edgekit.tools.failures import DAMAGED, Failure
@@ -45,8 +46,11 @@ def command(ctx: click.Context, disk: Path, measure: bool, as_json: bool) -> Non
     With --json for bug reports: no name of a user, host or folder is in it. The exit code is 1 where
     something is broken.
     """
+    if not measure and ctx.get_parameter_source("disk") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--disk is where the disk is timed, and --no-measure times nothing; give one")
     if measure and not disk.is_dir():
-        raise Failure(f"{disk}: no such folder; name one with --disk, or give --no-measure")
+        lacking = "is no folder" if disk.exists() else "no such folder"
+        raise Failure(f"{disk}: {lacking}; name one with --disk, or give --no-measure")
     found = _examined(disk, measure=measure, quiet=as_json)
     if as_json:
         click.echo(

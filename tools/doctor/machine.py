@@ -43,7 +43,7 @@ def _processor(found: dict[str, object], *, measure: bool) -> Finding:
         }
         said += (
             f": int8 {rates.int8_operations / 1e12:.2f} TOP/s ({rates.int8_instructions}), float32 "
-            f"{rates.float_operations / 1e12:.2f} TFLOP/s, memory {size(round(rates.memory_bytes))}/s"
+            f"{rates.float_operations / 1e12:.2f} TOP/s, memory {size(round(rates.memory_bytes))}/s"
         )
     if not wanted:
         return Finding(

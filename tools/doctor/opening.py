@@ -72,7 +72,21 @@ def mlx() -> str:
     return f"mlx {found}, {mx.default_device()}"
 
 
-OPENINGS = {"native": native, "onnx": onnx, "onnx-gpu": onnx_gpu, "torch": torch, "tvm": tvm, "mlx": mlx}
+def coreai() -> str:
+    from edgekit.runtime.engines.coreai import version
+
+    return f"coreai-core {version.installed()}; it is not opened here"
+
+
+OPENINGS = {
+    "native": native,
+    "onnx": onnx,
+    "onnx-gpu": onnx_gpu,
+    "torch": torch,
+    "tvm": tvm,
+    "mlx": mlx,
+    "coreai": coreai,
+}
 
 
 def main(name: str) -> None:
@@ -80,7 +94,7 @@ def main(name: str) -> None:
     assert row is not None, "the caller has listed it"
     try:
         row.check_available()
-        found = {"works": OPENINGS[name]() if name in OPENINGS else "it is installed"}
+        found = {"works": OPENINGS[name]() if name in OPENINGS else "it is installed; it is not opened here"}
     except EdgekitError as error:
         found = {"lacks": str(error)}
     except Exception as error:
