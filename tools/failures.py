@@ -105,9 +105,13 @@ def _is_of_stdout(error: OSError) -> bool:
     complain once more about what is still waiting there.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if not frames or frames[-1].f_code is not click.echo.__code__:
+    if not frames:
         return False
-    if frames[-1].f_locals["file"] is sys.stderr:
+    local = frames[-1].f_locals
+    if frames[-1].f_code is click.echo.__code__:
+        if local["file"] is sys.stderr:
+            return False
+    elif getattr(local.get("self"), "file", None) is not sys.stdout:  # a rich console's
         return False
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

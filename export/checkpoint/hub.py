@@ -102,7 +102,8 @@ def locate(
         return Source(_without_revision(path, revision))
     if model and path.exists():
         kinds.refuse_file(path)
-        raise NotACheckpoint(f"{path}: is a file; give the directory that holds config.json and the weights")
+        what = "is a file" if path.is_file() else "is not a regular file"
+        raise NotACheckpoint(f"{path}: {what}; give the directory that holds config.json and the weights")
     if model in SHIPPED_MODELS:
         shipped = Path(str(importlib.resources.files("edgekit.tools") / "tiny" / model))
         if not shipped.is_dir():

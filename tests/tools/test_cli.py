@@ -173,7 +173,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tiny_bundle: Path) -> 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["config"]])
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["config"], ["plan", "--list"]])
 def test_a_full_disk_behind_stdout_is_named(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         ended = process(*words, stdout=full)
