@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 from edgekit.flashload.names import unknown
 from edgekit.targets import UnknownTarget
 
-#: How far a figure goes, see the head of the file.
-Flag = Literal["measured", "claimed", "spec", "estimate"]
+#: How far a figure goes, see the head of the file; "given" is by whoever asks for a plan.
+Flag = Literal["given", "measured", "claimed", "spec", "estimate"]
 FLAGS = get_args(Flag)
 
 

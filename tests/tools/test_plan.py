@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +23,9 @@ from edgekit.targets.devices import FLAGS, devices
 from edgekit.tools.benchmark import rows
 from edgekit.tools.benchmark.asked import Asked, as_table
 from edgekit.tools.cli import main
-from edgekit.tools.planning import plan
+from edgekit.tools.digits import digits
+from edgekit.tools.durations import in_seconds
+from edgekit.tools.planning import plan, show
 from edgekit.tools.planning.model import PlannedModel, planned
 from edgekit.tools.planning.pipeline import Span, Stage, simulate, waiting_seconds
 from edgekit.tools.planning.predict import BLOCK_STEPS, Request, predict
@@ -243,7 +246,9 @@ def test_every_device_has_a_source_for_each_figure_and_a_plan(big: PlannedModel)
             assert figure.low is None or figure.low <= figure.value, (device.id, name)
             assert figure.high is None or figure.value <= figure.high, (device.id, name)
             # A plan of one device shows no other's sources.
-            referring = re.search(r"^(as|same)\b|\bsame (page|report|PR|pro\w+|scaling)\b|^17 ", figure.source)
+            referring = re.search(
+                r"^(as|same)\b|\bsame (page|report|PR|pro\w+|scaling)\b|^17 ", figure.source
+            )
             assert not referring, (device.id, name)
         made = plan.make(device.id, big, of_device(device), Request())
         assert made.step is not None, device.id
@@ -281,6 +286,48 @@ def test_all_devices_are_compared_in_a_table_and_as_json() -> None:
         assert all(figure["source"] for figure in each["figures"].values())
 
 
+def test_numbers_are_written_without_exponents() -> None:
+    assert [digits(value) for value in (1008.0, 999.7, 12.345, 0.5, 0.00001234)] == [
+        "1,008", "1,000", "12.3", "0.5", "0.0000123",
+    ]  # fmt: skip
+    assert in_seconds(1234.5) == "1,234 s"
+    assert "memory            1,008 GB/s (spec" in run("llada-8b", "--device", "rtx-4090-24").stdout
+
+
+def test_the_seconds_of_a_step_add_up(dense: PlannedModel) -> None:
+    made = plan.make("it", dense, machine(1_500_000_000), Request())
+    assert made.step is not None and made.step.waiting_seconds > 0.01 * made.step.seconds
+    said = dict(show.lines(made, [8]))["a step"]
+    whole, computing, waiting = (
+        in_seconds(s) for s in (made.step.seconds, made.step.compute_seconds, made.step.waiting_seconds)
+    )
+    assert said.startswith(f"{whole}: computing {computing} (") and f"and waiting {waiting} for reads" in said
+    assert made.step.compute_seconds + made.step.waiting_seconds == pytest.approx(made.step.seconds)
+
+
+def test_none_and_one_are_said_well(dense: PlannedModel) -> None:
+    made = plan.make("it", dense, machine(1_500_000_000), Request())
+    for more, says in ((0, "no more answers: "), (1, "1 more answer in "), (2, "2 more answers in ")):
+        assert dict(show.lines(replace(made, riding=more), [1]))["riding"].startswith(says)
+    done = run("llada-8b", "--device", "mac-m2-8", "-n", "1", "--steps", "1").stdout
+    assert "1 token in 1 step " in done
+
+
+def test_more_steps_than_tokens_are_told_and_make_one_column() -> None:
+    done = run("nemotron-3b", "--device", "mac-m2-8", "--steps", "8,1000").stdout
+    assert "32 tokens in 8 steps" in done and "32 steps in place of 1000" in done
+    done = run("nemotron-3b", "--compare", "--steps", "8,48,64").stdout
+    assert "tok/s, 32" in done and "tok/s, 48" not in done and "32 steps in place of 48, 64" in done
+
+
+def test_a_budget_is_told_as_given() -> None:
+    done = run("llada-8b", "--device", "iphone-air", "--memory", "2.5GB").stdout
+    assert "2.5 GB (given: --memory, in place of 7 GB)" in done
+    done = run("llada-8b", "--compare", "--memory", "8.1GB", "--steps", "8")
+    assert "left out, with less memory than 8.1 GB: iphone-15-pro-256, " in done.stderr
+    assert "iPhone 15 Pro" not in done.stdout and "iPhone Air" in done.stdout
+
+
 def test_answers_together_are_said_to_be() -> None:
     words = ("llada-8b", "--device", "mac-m5-16", "--steps", "8")
     one, four = (run(*words, *more).stdout for more in ((), ("--sequences", "4")))
@@ -288,7 +335,11 @@ def test_answers_together_are_said_to_be() -> None:
 
 
 def test_devices_are_listed() -> None:
-    assert all(name in run("--list").stdout for name in devices())
+    listed = run("--list").stdout
+    assert all(name in listed for name in devices())
+    heading, first = listed.splitlines()[:2]
+    assert heading.split("  ")[-1].strip() == "flash" and "memory of an app" in heading
+    assert first.rstrip().endswith("5 GB   1.45 GB/s")
     found = json.loads(run("--list", "--json").stdout)["devices"]
     assert [each["id"] for each in found] == list(devices())
 
@@ -328,7 +379,11 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
     assert found[0]["needed_bytes"] == pytest.approx(least, abs=2 << 20), "the process is as large as there"
     other = json.loads(run("tiny-gemma", "--bench", file, "--json").stdout)["plans"]
     assert [each["measured_seconds"] for each in other] == [None], "the machine alone is theirs, once"
-    assert all(each["name"].endswith(", tiny-llada") for each in other)
+    assert all(each["name"].endswith(", measured with tiny-llada") for each in other)
+    (budget,) = (each["figures"]["app_budget_gb"] for each in other)
+    granted = reports[0]["machine"]["memory_bytes"]
+    assert budget["value"] == pytest.approx(0.75 * granted / 1e9), "as of --device this"
+    assert other[0]["memory_bytes"] == round(0.75 * granted)
     for report in reports:
         report["about"]["limits"] = None
     file.write_text("".join(json.dumps(report) + "\n" for report in reports))
@@ -353,6 +408,15 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
         (["no-such", "--device", "pixel-9-pro"], "no such directory"),
         (["tiny-llada", "-p", "100000", "--device", "pixel-9-pro"], "positions"),
         (["tiny-llada", "--disk", "nowhere"], "nowhere"),
+        (["tiny-llada", "--device", "iphone-air", "--disk", "."], "--disk is for the machine here"),
+        (["--list", "--device", "iphone-air"], "--device is for plans, not for --list"),
+        (["--list", "--html", "page.html"], "--html is for plans, not for --list"),
+        (
+            ["tiny-llada", "--device", "iphone-air", "--memory", "100GB"],
+            "more than the 12 GB that iphone-air has",
+        ),
+        (["tiny-llada", "--memory", "900TB"], "that this process may have"),
+        (["tiny-llada", "--compare", "--memory", "900TB"], "no device of --list has as much"),
         (["tiny-llada", "--bench", "nowhere"], "cannot open (No such file"),
     ],
 )
@@ -373,6 +437,10 @@ def test_a_configuration_is_taken_from_a_file_a_folder_or_a_name(tmp_path: Path)
     for text, says in (("{", "not valid JSON"), ("[]", "a list where"), ('{"model_type": "bert"}', "bert")):
         file.write_text(text)
         assert says in run(file, "--device", "pixel-9-pro", code=2).output
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        said = run(tmp_path / "pipe", "--device", "pixel-9-pro", code=2).output
+        assert "is not a regular file" in said
     (tmp_path / "empty").mkdir()
     assert "config.json" in run(tmp_path / "empty", code=2).output
 

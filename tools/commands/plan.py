@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from edgekit.flashload.sizes import exact_size
 from edgekit.tools.completion import models, planned_devices, preset_names
-from edgekit.tools.console import Steps, prose, table
+from edgekit.tools.console import Steps, note, prose, table
+from edgekit.tools.digits import digits
+from edgekit.tools.failures import Failure
 from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import (
     Bytes,
@@ -26,6 +30,7 @@ from edgekit.tools.options import (
 from edgekit.tools.output_file import check_page
 
 if TYPE_CHECKING:
+    from edgekit.targets.devices import Device
     from edgekit.tools.planning.plan import Plan
     from edgekit.tools.planning.rates import Rates
 
@@ -78,7 +83,9 @@ HERE = "this"
 @html_option
 @json_option
 @debug_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     model: str | None,
     devices: tuple[str, ...],
     compare: bool,
@@ -105,9 +112,11 @@ def command(
         raise click.UsageError(f"name a model to plan, or --list to see what is known{both}")
     if compare and devices and devices != (HERE,):
         raise click.UsageError("--compare is for all devices; leave --device out, or name only this")
-    if listed and html is not None:
-        raise click.UsageError("--html is for plans, not for --list; leave one of them out")
+    if listed:
+        _nothing_else(ctx)
     check_page(html)
+    if "disk" in _given(ctx) and HERE not in _named(devices, compare=compare, alone=not reports):
+        raise click.UsageError(f"--disk is for the machine here; leave it out, or name --device {HERE}")
     if html is not None:
         import edgekit.tools.html.plan_page  # noqa: F401 - what it lacks is told before anything is done
     if model is None:
@@ -127,7 +136,7 @@ def command(
 
         request = Request(prompt_tokens, new_tokens, sequences)
         found = [(path, report) for path in reports for report in read_reports([path])]
-        chosen = _chosen(devices, compare=compare, alone=not found)
+        chosen = _chosen(_named(devices, compare=compare, alone=not found), memory, compare=compare)
         with planned(configuration(model, progress), Scheme(quant, group_size), progress) as known:
             progress.stage("planning", len(chosen))
             plans = []
@@ -156,18 +165,60 @@ def command(
         _show(plans[0], steps)
         return
     told = any(each.measured_seconds is not None for each in plans)
-    headings = show.headings(steps, measured=told)
-    table(headings, [show.cells(each, steps, measured=told) for each in plans], show.LEFT)
+    counts = show.counts(plans, steps)
+    headings = show.headings(counts, measured=told)
+    table(headings, [show.cells(each, counts, measured=told) for each in plans], show.LEFT)
+    if lowered := show.too_many(plans, steps):
+        click.echo()
+        prose(lowered)
 
 
-def _chosen(named: Sequence[str], *, compare: bool, alone: bool) -> list[str]:
-    """Ids of devices; this one where nothing else is asked for. Raises UnknownTarget."""
-    from edgekit.targets.devices import device, devices
+def _given(ctx: click.Context) -> dict[str, str]:
+    """The options that stand in the command line, each as it is written there, by parameter."""
+    return {
+        param.name: max(param.opts, key=len)
+        for param in ctx.command.params
+        if param.name and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+    }
 
-    for name in named:
-        if name != HERE:
-            device(name)
-    return list(dict.fromkeys([*named, *(devices() if compare else [HERE] if alone and not named else [])]))
+
+def _nothing_else(ctx: click.Context) -> None:
+    """Raises UsageError for options beside --list that would change nothing."""
+    others = [option for name, option in _given(ctx).items() if name not in ("listed", "as_json")]
+    if others:
+        raise click.UsageError(f"{others[0]} is for plans, not for --list; leave one of them out")
+
+
+def _named(devices: Sequence[str], *, compare: bool, alone: bool) -> list[str]:
+    """Ids of devices; this one where nothing else is asked for."""
+    from edgekit.targets.devices import devices as known
+
+    others = [*known()] if compare else [HERE] if alone and not devices else []
+    return list(dict.fromkeys([*devices, *others]))
+
+
+def _chosen(named: Sequence[str], memory: Size | None, *, compare: bool) -> list[str]:
+    """Those of `named` that have so much memory; of a comparison the others are left out and told. Raises
+    UnknownTarget, and Failure for one that was asked for and has less.
+    """
+    from edgekit.targets.devices import device
+    from edgekit.tools.planning.rates import GB
+
+    small = []
+    for known in [device(name) for name in named if name != HERE]:
+        has = known.figures["ram_gb"].value
+        if memory is None or memory <= has * GB:
+            continue
+        if not compare:
+            raise Failure(
+                f"--memory {exact_size(memory)}: more than the {has:g} GB that {known.id} has; give less"
+            )
+        small.append(known.id)
+    if memory is not None and small:
+        note(f"note: left out, with less memory than {exact_size(memory)}: {', '.join(small)}")
+        if len(small) == len(named):
+            raise Failure(f"--memory {exact_size(memory)}: no device of --list has as much; give less")
+    return [name for name in named if name not in small]
 
 
 def _rates(name: str, disk: Path, memory: int | None) -> Rates:
@@ -179,8 +230,14 @@ def _rates(name: str, disk: Path, memory: int | None) -> Rates:
     rates = here(disk, memory) if name == HERE else of_device(device(name))
     if memory is None:
         return rates
-    given = Figure(memory / GB, "spec", "--memory")
+    given = Figure(memory / GB, "given", _in_place(rates))
     return replace(rates, budget=int(memory)).with_figure("app_budget_gb", given)
+
+
+def _in_place(rates: Rates) -> str:
+    """Where a budget is from, and what it takes the place of."""
+    own = rates.figures.get("app_budget_gb")
+    return "--memory" if own is None else f"--memory, in place of {own.value:.3g} GB"
 
 
 def _show(one: Plan, steps: Sequence[int]) -> None:
@@ -206,7 +263,14 @@ def _list_devices(*, as_json: bool) -> None:
         click.echo(json.dumps({"devices": [asdict(device) for device in known]}))
         return
     table(
-        ["id", "device", "chip", "target"],
-        [[device.id, device.name, device.soc, device.target] for device in known],
+        ["id", "device", "chip", "target", "memory of an app", "flash"],
+        [[device.id, device.name, device.soc, device.target, *_memory_and_flash(device)] for device in known],
         4,
     )
+
+
+def _memory_and_flash(device: Device) -> Iterator[str]:
+    """What an application may use there, and how fast large reads are."""
+    for name, unit in (("app_budget_gb", "GB"), ("flash_read_gbps", "GB/s")):
+        figure = device.figures.get(name)
+        yield "-" if figure is None else f"{digits(figure.value)} {unit}"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.sizes import exact_size, size
 from edgekit.runtime.bench import describe_machine, probe_processor
-from edgekit.targets.devices import Figure
 from edgekit.tools.benchmark.limits import of_processor
 from edgekit.tools.disk_trial import DISK_BYTES, NoRoom, try_disk
-from edgekit.tools.planning.rates import GB, Rates, machine_name, of_limits
+from edgekit.tools.planning.rates import Rates, machine_name, of_limits, with_share
 
-#: Of the memory that the process may have, what a plan takes.
-MEMORY_SHARE = 0.75
 #: Of each figure of the processor, and of the disk.
 _PROCESSOR_SECONDS, _DISK_SECONDS = 0.3, 1.0
 
@@ -22,13 +21,18 @@ class NotMeasured(EdgekitError):
 
 
 def here(folder: Path, budget: int | None) -> Rates:
-    """Measure the processor, and the disk that a folder is on; a budget of None takes MEMORY_SHARE of what
-    the process may have. Raises NotMeasured.
+    """Measure the processor, and the disk that a folder is on; a budget of None takes the share of what
+    the process may have that plans do. Raises NotMeasured.
     """
     machine = describe_machine()
     granted = int(machine["memory_bytes"])
     if budget is None and not granted:
         raise NotMeasured("this system does not tell how much memory there is; give a budget with --memory")
+    if budget is not None and 0 < granted < budget:
+        raise NotMeasured(
+            f"--memory {exact_size(budget)}: more than the {size(granted)} that this process may have; "
+            "give less"
+        )
     try:
         disk = try_disk(folder, _DISK_SECONDS).probe.bytes_per_second
     except NoRoom as error:
@@ -41,7 +45,5 @@ def here(folder: Path, budget: int | None) -> Rates:
     processor = probe_processor(seconds=_PROCESSOR_SECONDS)
     limits = of_processor(processor) | {"disk_bytes_per_second": disk}
     name = machine_name(machine, processor.threads)
-    own = round(MEMORY_SHARE * granted)
-    rates = of_limits(name, limits, own if budget is None else budget, "here, just now")
-    share = f"{MEMORY_SHARE:.0%} of the memory that this process may have"
-    return rates.with_figure("app_budget_gb", Figure(own / GB, "estimate", share))
+    rates = with_share(of_limits(name, limits, None, "here, just now"), granted)
+    return rates if budget is None else replace(rates, budget=budget)

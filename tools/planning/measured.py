@@ -14,7 +14,7 @@ from edgekit.tools.benchmark.rows import row, told
 from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.plan import Plan, make
 from edgekit.tools.planning.predict import Request
-from edgekit.tools.planning.rates import GB, NotKnown, machine_name, of_limits
+from edgekit.tools.planning.rates import GB, NotKnown, machine_name, of_limits, with_share
 
 #: No machine has so much memory.
 _MOST_BYTES = 1 << 48
@@ -24,8 +24,8 @@ def plan_of(
     report: Mapping[str, Any], model: PlannedModel, preset: str, request: Request, where: Path
 ) -> Plan:
     """The machine of a report in file `where`, with the report's budget and lengths and its measured step
-    where it is of a model of this shape and preset, else with the memory that the machine has and the lengths
-    of `request`.
+    where it is of a model of this shape and preset, else with the memory that an application may use there
+    and the lengths of `request`.
 
     Raises NotKnown, and EdgekitError for lengths that the model does not have.
     """
@@ -39,15 +39,16 @@ def plan_of(
     source = f"`edgekit bench`, {str(about['date'])[:10]}"
     ours = _of_one_shape(about["model"], model, preset)
     if about["model"]["name"] != model.name:
-        name += f", {about['model']['name']}"
+        name += f", measured with {about['model']['name']}"
     if not ours or session["resident_bytes"] is not None:
-        rates = of_limits(name, limits, int(machine["memory_bytes"]) or None, source)
-        return make(name, model, rates, request)
+        granted = int(machine["memory_bytes"])
+        rates = of_limits(name, limits, None, source)
+        return make(name, model, with_share(rates, granted) if granted else rates, request)
     budget, case = session["memory_bytes"], about["case"]
     name += "".join(f", {option}={json.dumps(value)}" for option, value in case["settings"].items())
     rates = of_limits(name, limits, budget, source)
     if budget is not None:
-        rates = rates.with_figure("app_budget_gb", Figure(budget / GB, "measured", "its --memory"))
+        rates = rates.with_figure("app_budget_gb", Figure(budget / GB, "given", "--memory of the report"))
         rates = replace(rates, process=_process(report))
     count = int(case["sequences"])
     prompt = max(1, report["tests"][0]["prompt_tokens"] // max(1, count))

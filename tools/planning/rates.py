@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.sizes import size
 from edgekit.targets.devices import FLAGS, Device, Figure, Flag
 
 GB, TERA = 1e9, 1e12
@@ -135,6 +136,17 @@ def of_limits(name: str, limits: Mapping[str, Any], budget: int | None, source: 
         score_seconds=SCORE_OPERATIONS / floats,
         beside=BESIDE,
     )
+
+
+#: Of the memory that a process may have, what a plan takes.
+MEMORY_SHARE = 0.75
+
+
+def with_share(rates: Rates, granted: int) -> Rates:
+    """With a budget of MEMORY_SHARE of the bytes that a process may have on a machine."""
+    budget = round(MEMORY_SHARE * granted)
+    share = f"{MEMORY_SHARE:.0%} of the {size(granted)} that a process may have"
+    return replace(rates, budget=budget).with_figure("app_budget_gb", Figure(budget / GB, "estimate", share))
 
 
 #: Rows of the two products that are measured.

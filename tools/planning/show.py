@@ -8,10 +8,13 @@ from typing import Any
 
 from edgekit.flashload.sizes import size
 from edgekit.targets.devices import Figure
+from edgekit.tools.digits import digits
 from edgekit.tools.durations import in_seconds
 from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.plan import Plan
+from edgekit.tools.planning.predict import Step
 from edgekit.tools.planning.rates import PLANNED
+from edgekit.tools.terminal_text import counted
 
 #: Tables have it for what is not known or not there.
 _NOTHING = "-"
@@ -72,14 +75,7 @@ def lines(plan: Plan, steps: Sequence[int]) -> Iterator[tuple[str, str]]:
             f"streamed, within {budget}: {size(memory.pinned_bytes)} of weights stay in memory, "
             f"{size(step.read_bytes)} are read in every step, {size(memory.ring_bytes)} ahead",
         )
-    parts = ", ".join(
-        f"{name} {in_seconds(s)}" for name, s in step.seconds_of.items() if s > 0.01 * step.compute_seconds
-    )
-    reading = "" if step.resident else f"reading {in_seconds(step.read_seconds)} beside "
-    yield (
-        "a step",
-        f"{in_seconds(step.seconds)}: {reading}computing {in_seconds(step.compute_seconds)} ({parts})",
-    )
+    yield "a step", f"{in_seconds(step.seconds)}: {_parts(step)}"
     if plan.measured_seconds is not None and plan.error is not None:
         yield (
             "measured",
@@ -87,35 +83,71 @@ def lines(plan: Plan, steps: Sequence[int]) -> Iterator[tuple[str, str]]:
         )
     tokens = step.canvas_tokens
     speeds = "; ".join(
-        f"{count} steps {_rate(step.tokens_per_second(count))}" for count in _counts(steps, tokens)
+        f"{counted(count, 'step')} {digits(step.tokens_per_second(count))}" for count in counts([plan], steps)
     )
     several = step.request.sequences
     answers = f", {several} answers together" if several > 1 else ""
-    yield "tokens/s", f"{tokens} tokens in {speeds}{answers}"
+    yield "tokens/s", f"{counted(tokens, 'token')} in {speeds}{answers}"
+    if lowered := too_many([plan], steps):
+        yield "steps", lowered
     yield "limit", step.limit
     if not step.resident:
-        yield "riding", f"{plan.riding} more answers in the same step, for less than a tenth more time"
+        yield "riding", _riding(plan.riding)
     if plan.helps:
         yield "helps", "; ".join(plan.helps)
     if rates.sustained < 1:
         yield "when hot", f"{rates.sustained:.0%} of this speed after some minutes"
 
 
-def _counts(steps: Sequence[int], tokens: int) -> list[int]:
-    return sorted({min(count, tokens) for count in steps})
+def _parts(step: Step) -> str:
+    """The seconds that add up to the step's, and how long reading takes beside them."""
+    several = step.seconds_of.items()
+    parts = ", ".join(f"{name} {in_seconds(s)}" for name, s in several if s > 0.01 * step.compute_seconds)
+    computing = f"computing {in_seconds(step.compute_seconds)} ({parts})"
+    if step.resident:
+        return computing
+    reads = f"reads, which take {in_seconds(step.read_seconds)} and go on beside it"
+    if step.waiting_seconds < 0.001 * step.seconds:
+        return f"{computing}, without waiting for {reads}"
+    return f"{computing} and waiting {in_seconds(step.waiting_seconds)} for {reads}"
 
 
-def _rate(tokens_per_second: float) -> str:
-    return f"{tokens_per_second:.3g}" if tokens_per_second < 1000 else f"{tokens_per_second:.0f}"
+def _riding(more: int) -> str:
+    if not more:
+        return "no more answers: another in the same step takes over a tenth more time, or does not fit"
+    return f"{counted(more, 'more answer')} in the same step, for less than a tenth more time"
+
+
+def counts(plans: Sequence[Plan], steps: Sequence[int]) -> list[int]:
+    """The numbers of steps that differ in plans: a canvas takes one for each of its tokens at most."""
+    most = _most_steps(plans)
+    return sorted({min(count, most) if most else count for count in steps})
+
+
+def too_many(plans: Sequence[Plan], steps: Sequence[int]) -> str:
+    """What is said of numbers of steps beyond the most that a canvas takes; empty where there are none."""
+    most = _most_steps(plans)
+    beyond = [str(count) for count in sorted(set(steps)) if most and count > most]
+    if not beyond:
+        return ""
+    return (
+        f"{counted(most, 'step')} in place of {', '.join(beyond)}: a canvas takes one for each token at most"
+    )
+
+
+def _most_steps(plans: Sequence[Plan]) -> int:
+    """0 where no plan has a step."""
+    return max((plan.step.canvas_tokens for plan in plans if plan.step is not None), default=0)
 
 
 def sources(figures: Mapping[str, Figure]) -> Iterator[tuple[str, str]]:
     """Where each figure of a device is from."""
     for name, figure in figures.items():
         unit = _UNITS.get(name, "")
-        between = "" if figure.low is None or figure.high is None else f", {figure.low:g} to {figure.high:g}"
-        value = f"{figure.value:.3g} {unit}".rstrip()
-        yield _NAMES.get(name, name), f"{value}{between} ({figure.flag}: {figure.source})"
+        value = f"{digits(figure.value)} {unit}".rstrip()
+        if figure.low is not None and figure.high is not None:
+            value += f", {digits(figure.low)} to {digits(figure.high)}"
+        yield _NAMES.get(name, name), f"{value} ({figure.flag}: {figure.source})"
 
 
 #: Columns of a table of plans that stand left.
@@ -126,7 +158,7 @@ def headings(steps: Sequence[int], *, measured: bool) -> list[str]:
     """Of a table of plans; `measured` for columns of what reports have measured."""
     return [
         "device", "weights", "limit", "figures", "memory", "read/step", "s/step",
-        *(("measured", "error") if measured else ()), "reading", "computing",
+        *(("measured, s", "error") if measured else ()), "reading, s", "computing, s",
         *(f"tok/s, {count}" for count in steps), "riding",
     ]  # fmt: skip
 
@@ -139,7 +171,7 @@ def cells(plan: Plan, steps: Sequence[int], *, measured: bool) -> list[str]:
         start = [rates.name, f"no: {size(plan.needed_bytes)} needed", "", rates.flag, budget]
         return start + [_NOTHING] * (len(headings(steps, measured=measured)) - len(start))
     seconds, error = plan.measured_seconds, plan.error
-    found = ["" if seconds is None else f"{seconds:.3g}", "" if error is None else f"{error:+.0%}"]
+    found = ["" if seconds is None else digits(seconds), "" if error is None else f"{error:+.0%}"]
     return [
         rates.name,
         "in memory" if step.resident else "streamed",
@@ -147,11 +179,11 @@ def cells(plan: Plan, steps: Sequence[int], *, measured: bool) -> list[str]:
         rates.flag,
         budget,
         size(step.read_bytes) if step.read_bytes else _NOTHING,
-        f"{step.seconds:.3g}",
+        digits(step.seconds),
         *(found if measured else ()),
-        f"{step.read_seconds:.3g}" if step.read_bytes else _NOTHING,
-        f"{step.compute_seconds:.3g}",
-        *(_rate(step.tokens_per_second(count)) for count in steps),
+        digits(step.read_seconds) if step.read_bytes else _NOTHING,
+        digits(step.compute_seconds),
+        *(digits(step.tokens_per_second(count)) for count in steps),
         _NOTHING if step.resident else str(plan.riding),
     ]
 
