@@ -178,8 +178,10 @@ def test_the_figures_are_those_of_the_reports(measured_files: tuple[Path, Path, 
         assert bars["x"] == [row[name] for row in found]
         assert bars["error_x"]["array"] == [row[f"{name}_stddev"] for row in found]
     roofline = page.figures["Roofline"]["data"]
-    points = [each for each in roofline if each.get("mode") == "markers"]
+    points = [each for each in roofline if each.get("mode") == "markers+text"]
     assert [len(each["x"]) for each in points] == [2, 1], "one of them reads nothing"
+    assert [each["text"] for each in points] == [["1", "2"], ["1"]], "runs are told apart"
+    assert re.search(r" 1: .+; 2: .+\.", page.text)
     (per_byte,), (rate,) = points[1]["x"], points[1]["y"]
     passes = [each for test in given[0]["tests"] for each in rows.rows_of(test["passes"])]
     assert rate / per_byte == pytest.approx(
@@ -471,6 +473,53 @@ def test_waits_for_experts_are_as_long_as_they_are(tmp_path: Path) -> None:
     assert step.waiting_seconds > step.compute_seconds > 0 and len(figure["data"][0]["x"]) < 100
     for name, seconds in (("wait", step.waiting_seconds), ("compute", step.compute_seconds)):
         assert sum(trace(figure, name)["x"]) == pytest.approx(seconds, rel=0.02)
+
+
+def test_long_names_are_cut_between_words() -> None:
+    name = "Jetson Orin Nano Super developer kit, 8 GB, NVMe on PCIe Gen3 x4"
+    chart = charts.bars("t", "", "s", [name, "x" * 80, "short name"], {"a": [1.0, 2.0, 3.0]})
+    labels = json.loads(chart.figure)["layout"]["yaxis"]["ticktext"]
+    long, word, short = (label.replace("<br>", " ") for label in labels)
+    assert long == "Jetson Orin Nano Super developer ... on PCIe Gen3 x4"
+    assert word.count("x") > 40 and short == "short name"
+
+
+def test_dense_models_are_not_said_to_have_experts(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    for model, experts in (("llada-8b", False), ("diffusion-gemma-26b", True)):
+        run("plan", model, "--device", "iphone-17-pro-256", "--memory", "3GB", "--html", file)
+        assert (" of experts" in Page(file).text) == experts
+
+
+def test_waits_for_experts_are_told_where_there_are_some(
+    measured_files: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    report = copy.deepcopy(reports(measured_files[1])[0])
+    told = "A layer waits for its streamed experts"
+    page, _ = merged(tmp_path, [report])
+    assert told in Page(page).text
+    for test in report["tests"]:
+        for row in test["spans"]["rows"]:
+            row[1] = "head.0" if ".experts" in row[1] else row[1]
+    page, _ = merged(tmp_path, [report])
+    assert told not in Page(page).text, "tiles of the vocabulary are none"
+
+
+def test_axes_have_one_name_for_seconds(measured_files: tuple[Path, Path, str], tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    run("plan", "llada-8b", "--device", "iphone-17-pro-256", "--memory", "2GB", "--html", file)
+    for page in (Page(file), Page(measured_files[0])):
+        for figure in page.figures.values():
+            for axis in ("xaxis", "yaxis"):
+                assert figure["layout"][axis]["title"]["text"] != "seconds"
+
+
+def test_more_steps_than_a_canvas_takes_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    run("plan", "nemotron-3b", "--compare", "--steps", "8,48,64", "--html", file)
+    page = Page(file)
+    assert "32 steps in place of 48, 64" in page.text
+    assert {each["name"] for each in page.figures["Tokens a second"]["data"]} == {"8 steps", "32 steps"}
 
 
 def test_a_chart_of_many_lanes_labels_some() -> None:

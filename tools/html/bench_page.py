@@ -16,7 +16,7 @@ from edgekit.tools.benchmark.limits import lines, machines, named
 from edgekit.tools.benchmark.rows import Report, row, told
 from edgekit.tools.durations import in_seconds
 from edgekit.tools.html import charts, theme
-from edgekit.tools.html.measured import KINDS, Intensity, intensity, memory, whole_pass
+from edgekit.tools.html.measured import EXPERTS, KINDS, Intensity, intensity, memory, whole_pass
 from edgekit.tools.html.page import Part, Section, Table, render
 
 _READ, _WAIT, _COMPUTE = KINDS.values()
@@ -127,15 +127,19 @@ def _roofline(words: str, limits: Mapping[str, Any], runs: Sequence[tuple[str, I
     slopes, points = {f"memory {size(memory_rate)}/s": memory_rate}, []
     if disk_rate:
         slopes[f"disk {size(disk_rate)}/s"] = disk_rate
-    for name, found in runs:
+    marked = len(runs) > 1
+    for number, (name, found) in enumerate(runs, 1):
         for roof, per_byte in zip(slopes, (found.per_memory_byte, found.per_disk_byte), strict=False):
             if per_byte is not None:
-                points.append(charts.Point(name, roof, per_byte, found.per_second))
+                mark = str(number) if marked else ""
+                points.append(charts.Point(name, roof, per_byte, found.per_second, mark))
     says = (
         f"{words}The level is that of 8-bit products, {peak / 1e12:.2f} TOP/s. A run is a ring below what "
         "memory allows, and where it reads a diamond below what the disk allows. From memory every weight "
         "counts once in a pass, also of experts that no row goes to."
     )
+    if marked:
+        says += f" {'; '.join(f'{number}: {name}' for number, (name, _) in enumerate(runs, 1))}."
     return charts.roofline("Roofline", says, peak, slopes, points)
 
 
@@ -166,7 +170,7 @@ def _timeline(report: Report) -> Part:
     )
     if not any(bar.kind == _READ for bar in found.bars):
         says += " Nothing was read in it: all weights are in memory."
-    elif any(bar.name != found.lanes[bar.lane] and bar.kind == _READ for bar in found.bars):
+    elif any(EXPERTS in bar.name and bar.kind == _READ for bar in found.bars):
         says += " A layer waits for its streamed experts while it computes."
     return charts.timeline(
         "Reads and products of a pass", says, found.lanes, found.bars, COLOURS, found.seconds

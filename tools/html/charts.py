@@ -11,6 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from edgekit.tools.digits import digits
 from edgekit.tools.html import theme
 from edgekit.tools.terminal_text import shortened, visible
 
@@ -34,6 +35,9 @@ _BEYOND = 4.0
 #: Powers of ten on an axis below which it needs numbers between them.
 _SHORT = 3
 _MARKERS = ({"symbol": "circle-open", "size": 15, "line": {"width": 2.5}}, {"symbol": "diamond", "size": 9})
+
+#: Where the marks of points are: those that lie on each other have theirs on different sides.
+_SIDES = ("middle right", "bottom center", "middle left", "top center")
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Point:
-    """On a roofline, below the roof of that name: operations for a byte, and operations per second."""
+    """On a roofline, below the roof of that name: operations for a byte, and operations per second; `mark`
+    stands beside it.
+    """
 
     name: str
     roof: str
     per_byte: float
     per_second: float
+    mark: str = ""
 
 
 def bars(
@@ -93,7 +100,7 @@ def bars(
         return _points(title, says, unit, names, groups, chosen)
     traces = []
     for group, values in groups.items():
-        shown = ["" if value is None else _number(value) for value in values]
+        shown = ["" if value is None else digits(value) for value in values]
         trace = go.Bar(
             name=_text(group),
             orientation="h",
@@ -218,7 +225,7 @@ def over_time(
         )  # fmt: skip
     layout = {
         "hovermode": "x unified",
-        "xaxis": {"title": "seconds", "showgrid": False, "range": ends, "hoverformat": ".3~f"},
+        "xaxis": {"title": "s", "showgrid": False, "range": ends, "hoverformat": ".3~f"},
         "yaxis": {"title": unit, "rangemode": "tozero"},
         "shapes": [
             {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "layer": "below",
@@ -330,8 +337,11 @@ def roofline(
             go.Scatter(
                 x=[point.per_byte for point in own],
                 y=[point.per_second for point in own],
-                mode="markers",
+                mode="markers+text",
                 marker={"color": colour, **marker},
+                text=[_text(point.mark) for point in own],
+                textposition=[_SIDES[number % len(_SIDES)] for number in range(len(own))],
+                cliponaxis=False,
                 customdata=[[_wrapped(point.name, *_POINTED), _text(name)] for point in own],
                 hovertemplate="%{customdata[0]}<br>%{y:.3s} operations/s<br>%{x:.3s} operations for a byte "
                 "from %{customdata[1]}<extra></extra>",
@@ -356,7 +366,7 @@ def line(
                    line={"color": theme.BLUE, "width": 2}, hovertemplate=f"%{{x}} {across}: %{{y:.3s}} {up}"
                    "<extra></extra>"),
         go.Scatter(x=list(marked), y=[values[at] for at in marked], mode="markers+text",
-                   text=[_number(values[at]) for at in marked], textposition="top right", hoverinfo="skip",
+                   text=[digits(values[at]) for at in marked], textposition="top right", hoverinfo="skip",
                    marker={"color": theme.BLUE, "size": 9}, cliponaxis=False),
     ]  # fmt: skip
     top = max(values.values(), default=1.0)
@@ -406,13 +416,21 @@ def _text(said: str) -> str:
     return escape(visible(said), quote=False)
 
 
+def _at_words(said: str, most: int) -> str:
+    """`shortened`, between words; one that is as long as half of what is left is cut itself."""
+    if len(said) <= most:
+        return said
+    begin, end = shortened(said, most).split(" ... ", 1)
+    if said[len(begin)] != " " and (at := begin.rfind(" ")) >= len(begin) // 2:
+        begin = begin[:at]
+    if said[-len(end) - 1] != " " and 0 <= (at := end.find(" ")) < len(end) // 2:
+        end = end[at:]
+    return f"{begin.rstrip(' ,;')} ... {end.strip()}"
+
+
 def _wrapped(name: str, line: int, most: int) -> str:
     """A name in lines of so many characters, and at most so many in all."""
-    return "<br>".join(map(_text, textwrap.wrap(shortened(visible(name), most), line))) or " "
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "<br>".join(map(_text, textwrap.wrap(_at_words(visible(name), most), line))) or " "
 
 
 def _rounded(value: float) -> float:

@@ -14,6 +14,8 @@ from edgekit.tools.html.charts import Bar
 _POINTS = 1500
 #: Lanes of a timeline; more is no model but a report that somebody made up.
 _MOST_LANES = 1000
+#: Behind the layer in the name of an expert's run.
+EXPERTS = ".experts"
 #: Runs of the vocabulary, each with a number behind it.
 _TABLES = ("embedding", "head")
 
@@ -57,7 +59,7 @@ class Pass:
 
 def lane(run: str) -> str:
     """What a run is shown with: an expert with its layer, a tile of the vocabulary with the others."""
-    layer, experts, _ = run.partition(".experts")
+    layer, experts, _ = run.partition(EXPERTS)
     table, dot, tile = layer.partition(".")
     return table if dot and tile.isdigit() and not experts and table in _TABLES else layer
 

@@ -7,11 +7,12 @@ from itertools import groupby
 
 from edgekit.tools.durations import in_seconds
 from edgekit.tools.html import charts, theme
-from edgekit.tools.html.measured import lane
+from edgekit.tools.html.measured import EXPERTS, lane
 from edgekit.tools.html.page import Facts, Folded, Part, Section, Table, render
 from edgekit.tools.planning import show
 from edgekit.tools.planning.plan import Plan
 from edgekit.tools.planning.predict import Step
+from edgekit.tools.terminal_text import counted
 
 _READ, _COMPUTE, _WAIT = "read", "compute", "wait"
 _COLOURS = {_READ: theme.BLUE, _WAIT: theme.RED, _COMPUTE: theme.GREEN}
@@ -28,10 +29,13 @@ _PARTS = {
 def page(title: str, plans: Sequence[Plan], steps: Sequence[int]) -> bytes:
     """Of plans, at least one, of the model that `title` names, with tokens a second at so many steps."""
     told = any(each.measured_seconds is not None for each in plans)
-    rows = [show.cells(each, steps, measured=told) for each in plans]
-    headings = show.headings(steps, measured=told)
+    counts = show.counts(plans, steps)
+    rows = [show.cells(each, counts, measured=told) for each in plans]
+    headings = show.headings(counts, measured=told)
     table = Table(headings, rows, frozenset(range(show.LEFT)))
-    sections = [Section("", ["Predicted from the model's configuration and figures of devices.", table])]
+    lowered = [f"Denoising steps: {said}." for said in (show.too_many(plans, steps),) if said]
+    words = "Predicted from the model's configuration and figures of devices."
+    sections = [Section("", [words, table, *lowered])]
     if len(plans) == 1:
         sections += _alone(plans[0], steps)
     else:
@@ -71,7 +75,7 @@ def _split(step: Step) -> Part:
     if step.read_bytes:
         says += " Reading goes on beside computing; waiting is what is left of it."
     return charts.bars(
-        "Where the time goes", says, "seconds", names, groups, stacked=True,
+        "Where the time goes", says, "s", names, groups, stacked=True,
         colours={name: colours.get(name, theme.GREY) for name in groups},
     )  # fmt: skip
 
@@ -94,9 +98,12 @@ def _timeline(step: Step) -> Part:
             bars.append(charts.Bar(number, _WAIT, before, began, name))
         bars.append(charts.Bar(number, _COMPUTE, began, ended, name))
         before = ended
+    names = {span.stage.name for span in step.spans}
+    kinds = {"experts" if EXPERTS in name else "tiles" for name in names if lane(name) != name}
+    first = f"; of {' and '.join(sorted(kinds))} the waits are shown first" if kinds else ""
     says = (
         f"One step of many, {in_seconds(step.seconds)}. A layer's upper bar is when it is read, the lower "
-        "when it is computed, or waited for; of experts and tiles the waits are shown first. "
+        f"when it is computed, or waited for{first}. "
     )
     if step.read_bytes:
         says += "What is read behind its own computing is for the next step."
@@ -120,7 +127,8 @@ def _side_by_side(plans: Sequence[Plan], steps: Sequence[int]) -> Iterator[Part]
         return
     names = [plan.rates.name for plan, _ in known]
     rates = {
-        f"{count} steps": [step.tokens_per_second(count) for _, step in known] for count in sorted(set(steps))
+        counted(count, "step"): [step.tokens_per_second(count) for _, step in known]
+        for count in show.counts(plans, steps)
     }
     yield charts.bars("Tokens a second", "By denoising steps of a canvas.", "tokens/s", names, rates)
     parts: dict[str, list[float | None]] = {
@@ -132,7 +140,7 @@ def _side_by_side(plans: Sequence[Plan], steps: Sequence[int]) -> Iterator[Part]
         parts["measured, a step"] = measured
     says = "Reading goes on beside computing: a step takes about as long as the longer of the two."
     colours = {"reading": theme.BLUE, "computing": theme.GREEN, "measured, a step": theme.ORANGE}
-    yield charts.bars("Seconds of a step", says, "seconds", names, parts, colours=colours)
+    yield charts.bars("Seconds of a step", says, "s", names, parts, colours=colours)
     small = [plan.rates.name for plan in plans if plan.step is None]
     if small:
         yield f"Not in the charts, for want of memory: {', '.join(small)}."
