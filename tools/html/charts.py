@@ -37,7 +37,7 @@ _SHORT = 3
 _MARKERS = ({"symbol": "circle-open", "size": 15, "line": {"width": 2.5}}, {"symbol": "diamond", "size": 9})
 
 #: Where the marks of points are: those that lie on each other have theirs on different sides.
-_SIDES = ("middle right", "bottom center", "middle left", "top center")
+_SIDES = ("top center", "bottom center", "middle right", "middle left")
 
 
 @dataclass(frozen=True)
