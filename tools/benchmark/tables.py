@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from edgekit.flashload.sizes import size
+from edgekit.tools.digits import digits as in_digits
 from edgekit.tools.terminal_text import visible
 
 Row = Mapping[str, Any]
@@ -108,7 +109,7 @@ FIGURES: dict[str, Cell] = {
     "forwards": lambda row: _number(row, "forwards", 1),
     "tok/forward": lambda row: _number(row, "tokens_per_forward", 2),
     "ms/forward": lambda row: _spread(row, "forward_ms"),
-    "TOP/s": lambda row: f"{v / 1e12:.3g}" if (v := row.get("operations_per_second")) else "",
+    "TOP/s": lambda row: in_digits(v / 1e12) if (v := row.get("operations_per_second")) else "",
     "of int8": lambda row: _percent(row, "share_of_int8"),
     "read/forward": lambda row: in_bytes(row, "bytes_per_forward"),
     "read": lambda row: f"{size(round(v))}/s" if (v := row.get("read_bytes_per_second")) else "",
