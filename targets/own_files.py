@@ -23,6 +23,10 @@ from edgekit.runtime.session import SessionOptions, plan_session
 from edgekit.targets.tier import Tier
 
 README_FILE, INFO_FILE = OWN = "README.md", "Info.json"
+#: Raised where a member changes what it means; new ones leave it alone.
+INFO_VERSION = 1
+#: As manifests list them.
+TOKENIZER_FILE, CHAT_FORM_FILE = "tokenizer/tokenizer.json", "tokenizer/chat.json"
 
 _MEMORY = """\
 ## Memory{of}
@@ -35,8 +39,9 @@ Activations take {activations} of that memory, a prefix up to {prefix}."""
 
 
 def save_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Write Info.json. Raises WriteFailed."""
-    write_atomic(folder / INFO_FILE, (json.dumps(facts, indent=1) + "\n").encode())
+    """Write Info.json: its version, and `facts`. Raises WriteFailed."""
+    told = {"version": INFO_VERSION, **facts}
+    write_atomic(folder / INFO_FILE, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def save_readme(folder: Path, manifest: Manifest, text: str) -> None:
@@ -78,6 +83,9 @@ def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
         "model": bundle.model.family,
         "format": manifest.format,
         "quantization": manifest.quantization["preset"],
+        "edgekit": manifest.provenance.get("versions", {}).get("edgekit"),
+        "source": manifest.provenance.get("checkpoint"),
+        "tokenizer": _tokenizer(manifest),
         "download_bytes": manifest.weights.size
         + sum(entry.size for name, entry in manifest.files.items() if name not in OWN),
         "canvas": options.canvas,
@@ -95,6 +103,14 @@ def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
     if (device := device_of(manifest.programs)) is not None:
         found |= device.facts
     return found | {"tiers": [tier(known) for known in tiers]}
+
+
+def _tokenizer(manifest: Manifest) -> dict[str, Any] | None:
+    """Its file, and whether the core writes conversations as the model's chat template does; None where the
+    bundle has none.
+    """
+    listed = TOKENIZER_FILE in manifest.files
+    return {"file": TOKENIZER_FILE, "chat_form": CHAT_FORM_FILE in manifest.files} if listed else None
 
 
 def memory_table(facts: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
 from edgekit.targets import ios, ios_folder
 from edgekit.targets.own_files import info
 from edgekit.targets.tier import Tier
+from edgekit.tools.versions import installed_version
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_the_readme_has_swift_that_parses(bundle: Path, formats: list[str]) -> N
     (code,) = re.findall(r"```swift\n(.*?)```", text, re.S)
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language()))
     assert not parser.parse(code.encode()).root_node.has_error, code
-    assert '"some-model"' in code and "session.generate(" in code
+    assert '"some-model"' in code and "session.answer(" in code
     assert text.count("| device |") == len(formats)
     runtimes = {"native": "The native core", "coreml": "Core ML", "coreai": "Core AI"}
     assert " or ".join(runtimes[name] for name in formats) + " computes the passes" in text
@@ -110,7 +111,12 @@ def test_both_formats_are_for_those_who_ask_for_none() -> None:
 
 def test_a_finished_export_for_ios_has_both_files(bundle: Path) -> None:
     targets.get("ios").finish(bundle)
-    assert json.loads((bundle / "Info.json").read_text())["tiers"]
+    told = json.loads((bundle / "Info.json").read_text())
+    assert told["tiers"] and told["version"] == 1 and told["edgekit"] == installed_version()
+    assert told["source"] == Bundle.open(bundle).manifest.provenance["checkpoint"]
+    assert told["tokenizer"] == {
+        "file": "tokenizer/tokenizer.json", "chat_form": (bundle / "tokenizer" / "chat.json").exists(),
+    }  # fmt: skip
     text = (bundle / "README.md").read_text()
     assert front_matter_of(text)["pipeline_tag"] == "text-generation" and "\n---\n\n# bundle\n" in text
     assert {"Info.json", "README.md"} <= Bundle.open(bundle).manifest.files.keys()
