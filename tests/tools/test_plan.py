@@ -409,6 +409,7 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
         (["tiny-llada", "-p", "100000", "--device", "pixel-9-pro"], "positions"),
         (["tiny-llada", "--disk", "nowhere"], "nowhere"),
         (["tiny-llada", "--device", "iphone-air", "--disk", "."], "--disk is for the machine here"),
+        (["tiny-llada", "--bench", "some.jsonl", "--memory", "1GB"], "a report has its own"),
         (["--list", "--device", "iphone-air"], "--device is for plans, not for --list"),
         (["--list", "--html", "page.html"], "--html is for plans, not for --list"),
         (

@@ -115,7 +115,10 @@ def command(
     if listed:
         _nothing_else(ctx)
     check_page(html)
-    if "disk" in _given(ctx) and HERE not in _named(devices, compare=compare, alone=not reports):
+    named = _named(devices, compare=compare, alone=not reports)
+    if memory is not None and not named:
+        raise click.UsageError("--memory is for devices, and a report has its own; name one by --device")
+    if "disk" in _given(ctx) and HERE not in named:
         raise click.UsageError(f"--disk is for the machine here; leave it out, or name --device {HERE}")
     if html is not None:
         import edgekit.tools.html.plan_page  # noqa: F401 - what it lacks is told before anything is done
@@ -136,7 +139,7 @@ def command(
 
         request = Request(prompt_tokens, new_tokens, sequences)
         found = [(path, report) for path in reports for report in read_reports([path])]
-        chosen = _chosen(_named(devices, compare=compare, alone=not found), memory, compare=compare)
+        chosen = _chosen(named, memory, compare=compare)
         with planned(configuration(model, progress), Scheme(quant, group_size), progress) as known:
             progress.stage("planning", len(chosen))
             plans = []
