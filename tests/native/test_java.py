@@ -256,14 +256,24 @@ def test_in_kotlin(kotlin: Java, bundles: list[str]) -> None:
 # --- the page -----------------------------------------------------------------------------------------------
 
 
-def test_the_page(java: Java, shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_page(java: Java, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
+    program, turns, report = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
     (commands,) = [
         block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "Answer" in block
     ]
     (tmp_path / "Answer.java").write_text(program.replace("Why is the sky blue?", "Copy this: red 7"))
-    (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"))
     (tmp_path / "runtime").symlink_to(ROOT / "runtime")
     said = [run("bash", "-c", line.removeprefix("$ "), cwd=tmp_path) for line in commands.splitlines()]
     assert said[-1] == "red 7\n"
+    (tmp_path / "More.java").write_text(
+        "import io.edgekit.*;\nimport java.util.*;\n\npublic class More {\n"
+        "  static void show(String draft) { System.out.println(draft); }\n\n"
+        "  public static void main(String[] arguments) throws Exception {\n"
+        f'    try (Session session = Session.open("llada")) {{\n{turns}\n'
+        f"      System.out.println(turns);\n{report}\n      System.out.println(report);\n    }}\n  }}\n}}\n"
+    )
+    command = shlex.split(commands.splitlines()[-1].removeprefix("$ ").replace("Answer", "More"))
+    *drafts, chat, measured = run(*command, cwd=tmp_path).splitlines()
+    assert len(drafts) > 2 and chat.endswith('assistant: {"name": "Ada", "age": 31, "city": "Rome"}]')
+    assert json.loads(measured)["edgekit_bench"] == 1

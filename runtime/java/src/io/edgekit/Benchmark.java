@@ -32,6 +32,7 @@ public final class Benchmark {
    * @param bundle its folder
    */
   public Benchmark(String bundle) {
+    if (bundle == null) throw new NullPointerException("bundle is null");
     this.bundle = bundle;
   }
 
@@ -42,6 +43,7 @@ public final class Benchmark {
    * @return this
    */
   public Benchmark session(SessionOptions options) {
+    if (options == null) throw new NullPointerException("options is null");
     this.options = options;
     return this;
   }
@@ -100,7 +102,8 @@ public final class Benchmark {
   /**
    * Gives a meter of energy, such as what Android's power monitors counted.
    *
-   * @param joules since any moment; negative: not known. It is asked often, from another thread
+   * @param joules since any moment; negative: not known. It is asked often, from another thread, for which runs wait at
+   *     their ends: it has to return at once. null: the meters that the library knows
    * @return this
    */
   public Benchmark joules(DoubleSupplier joules) {
@@ -115,25 +118,30 @@ public final class Benchmark {
    * @return this
    */
   public Benchmark state(Supplier<String> members) {
+    if (members == null) throw new NullPointerException("members is null");
     state = members;
     return this;
   }
 
   /**
-   * Opens the bundle, generates and reports. An interrupt of this thread ends it.
+   * Opens the bundle, generates and reports. An interrupt of this thread ends a generation, and all of it once the machine
+   * has been measured.
    *
    * @param prompt token ids, see {@link Tokenizer#prompt}
-   * @param settings of every generation
+   * @param settings of every generation; without their length, {@link GenerationSettings#maxNewTokens}, the report names the
+   *     test by what was generated
    * @return the report: one line of JSON
    * @throws EdgeKitException as {@link Session#open} and {@link Session#generate}
    * @throws InterruptedException where the thread was interrupted
    */
   public String run(int[] prompt, GenerationSettings settings) throws InterruptedException {
-    byte[] path = Utf8.name(bundle, "the path");
+    if (prompt == null) throw new NullPointerException("prompt is null");
+    if (settings == null) throw new NullPointerException("settings is null");
+    byte[] path = Utf8.path(bundle);
     String limits = probe ? Utf8.decode(Native.limits(path, PROCESSOR_SECONDS, DISK_SECONDS)) : "null";
     try (Session session = Session.open(bundle, options)) {
       for (int number = 0; number < warmups; ++number) {
-        if (session.measured(prompt, settings, 0, forwards) == null) throw new InterruptedException();
+        if (session.measured(prompt, settings, 0, forwards) == null) throw interrupted();
       }
       byte[] about = Utf8.name("{\"case\": " + told(session, settings) + ", \"limits\": " + limits + "}", "a setting");
       long bench = session.held(own -> Native.benchOpen(own, about, spans, joules));
@@ -153,6 +161,7 @@ public final class Benchmark {
   private void test(Session session, long bench, int[] prompt, GenerationSettings settings, int number)
       throws InterruptedException {
     String members = state.get();
+    if (members == null) throw new NullPointerException("the state of the device is null");
     byte[] label =
         Utf8.name("{\"run\": " + number + (members.isEmpty() ? "" : ", " + members) + "}", "the state of the device");
     Native.benchBegin(bench, label, prompt.length);
@@ -163,7 +172,13 @@ public final class Benchmark {
       if (counts) Native.benchEnd(bench);
       else Native.benchDrop(bench);
     }
-    if (!counts) throw new InterruptedException();
+    if (!counts) throw interrupted();
+  }
+
+  /** Where it is thrown, the thread's interrupt is no longer set. */
+  private static InterruptedException interrupted() {
+    Thread.interrupted();
+    return new InterruptedException("the benchmark was interrupted");
   }
 
   private String told(Session session, GenerationSettings settings) {

@@ -19,7 +19,7 @@ public final class Bundle implements AutoCloseable {
    * @throws EdgeKitException for one that is missing, damaged, or of another version
    */
   public static Bundle open(String path) {
-    return new Bundle(new Handle("bundle", Native.bundleOpen(Utf8.name(path, "the path")), Native::bundleClose));
+    return new Bundle(new Handle("bundle", Native.bundleOpen(Utf8.path(path)), Native::bundleClose));
   }
 
   /**
@@ -32,7 +32,7 @@ public final class Bundle implements AutoCloseable {
   }
 
   /**
-   * Reads a file that the manifest lists.
+   * Reads a file that the manifest lists among its files; weights are no such file.
    *
    * @param name as the manifest has it, such as "tokenizer/tokenizer.json"
    * @return the bytes that were compared

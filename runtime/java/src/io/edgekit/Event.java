@@ -48,7 +48,8 @@ public abstract class Event {
     }
 
     /**
-     * Gives the best guess, the mask token where a masked family leaves a position open.
+     * Gives the best guess, the mask token where a masked family leaves a position open: a special one, which decoding leaves
+     * out if it is told to.
      *
      * @return token ids; the event's own array
      */
@@ -63,6 +64,11 @@ public abstract class Event {
      */
     public boolean[] accepted() {
       return accepted;
+    }
+
+    @Override
+    public String toString() {
+      return "Draft(canvas " + canvasIndex + ", step " + step + ", " + tokens.length + " tokens from " + start + ")";
     }
   }
 
@@ -104,6 +110,11 @@ public abstract class Event {
     public int[] tokens() {
       return tokens;
     }
+
+    @Override
+    public String toString() {
+      return "Committed(canvas " + canvasIndex + ", " + tokens.length + " tokens from " + start + ")";
+    }
   }
 
   /**
@@ -125,6 +136,11 @@ public abstract class Event {
     public String text() {
       return text;
     }
+
+    @Override
+    public String toString() {
+      return "Text(" + text + ")";
+    }
   }
 
   /** The last event of a generation that was neither stopped nor failed. */
@@ -142,6 +158,11 @@ public abstract class Event {
      */
     public GenerationStatistics statistics() {
       return statistics;
+    }
+
+    @Override
+    public String toString() {
+      return "Done(" + statistics + ")";
     }
   }
 }

@@ -47,7 +47,7 @@ public final class GenerationSettings {
   }
 
   /**
-   * Sets an option of the bundle's procedure, one of those that `edgekit options` lists.
+   * Sets an option of the bundle's procedure that has no method of its own here, one of those that `edgekit options` lists.
    *
    * @param name such as "temperature"
    * @param value a finite number
@@ -101,6 +101,7 @@ public final class GenerationSettings {
    * @return this
    */
   public GenerationSettings option(String name, String value) {
+    if (value == null) throw new NullPointerException("option " + name + " is null");
     return put(name, quoted(value));
   }
 
@@ -138,6 +139,7 @@ public final class GenerationSettings {
   }
 
   private GenerationSettings put(String name, String json) {
+    if (name == null) throw new NullPointerException("the name of an option is null");
     options.put(name, json);
     return this;
   }

@@ -64,4 +64,19 @@ public final class Message {
   public String content() {
     return content;
   }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof Message && ((Message) other).role.equals(role) && ((Message) other).content.equals(content);
+  }
+
+  @Override
+  public int hashCode() {
+    return 31 * role.hashCode() + content.hashCode();
+  }
+
+  @Override
+  public String toString() {
+    return role + ": " + content;
+  }
 }

@@ -2,6 +2,7 @@ package io.edgekit;
 
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
@@ -15,7 +16,8 @@ import java.util.function.LongFunction;
  * }
  * }</pre>
  *
- * <p>Its methods block: on Android call them from a thread for work. One call computes at a time, others wait for it;
+ * <p>It holds memory that Java's collector knows nothing of, until it is closed. Its methods block: on Android call them from
+ * a thread for work. One call computes at a time, others wait for it, a generation no longer than it is cancelled;
  * {@link #limitResident}, {@link #onTrimMemory} and {@link #close} need not wait. What a listener is told comes on the
  * thread that generates, between two passes; there it may use the tokenizer and those three, nothing else of the session.
  */
@@ -25,6 +27,9 @@ public final class Session implements AutoCloseable {
 
   /** {@code TRIM_MEMORY_BACKGROUND}; what is above it is worse. */
   private static final int BACKGROUND = 40;
+
+  /** How long a generation that waits for another one does not look whether it is to end. */
+  private static final long LOOK_MILLISECONDS = 20;
 
   private final ReentrantLock calls = new ReentrantLock();
   private final Object pointerLock = new Object();
@@ -66,28 +71,29 @@ public final class Session implements AutoCloseable {
     Tokenizer tokenizer = null;
     EdgeKitException failure = null;
     try {  // before the session, whose memory budget counts what the process holds
-      tokenizer = Tokenizer.open(bundle);
+      tokenizer = Tokenizer.open(bundle, true);
     } catch (EdgeKitException error) {
       failure = error;
     }
     try {
       Session session = new Session(
-          Native.sessionOpen(Utf8.name(bundle, "the path"), options.members()), tokenizer, failure);
+          Native.sessionOpen(Utf8.path(bundle), options.members()), tokenizer, failure);
       tokenizer = null;
       return session;
     } finally {
-      if (tokenizer != null) tokenizer.close();
+      if (tokenizer != null) tokenizer.free();
     }
   }
 
   /**
-   * Gives the bundle's tokenizer, which is closed with the session.
+   * Gives the bundle's tokenizer, which ends with the session.
    *
    * @return the tokenizer
    * @throws EdgeKitException where the bundle has none, or one that the library does not read: then prompts and answers
    *     are token ids
    */
   public Tokenizer tokenizer() {
+    checkOpen();
     if (tokenizer == null) throw tokenizerFailure;
     return tokenizer;
   }
@@ -101,7 +107,22 @@ public final class Session implements AutoCloseable {
    * @throws EdgeKitException as {@link #answer(List, GenerationSettings, Cancellation, Consumer)}
    */
   public GenerationStatistics answer(String question, Consumer<String> listener) {
-    return answer(Arrays.asList(Message.user(question)), new GenerationSettings(), null, listener);
+    return answer(question, new GenerationSettings(), null, listener);
+  }
+
+  /**
+   * Answers a question.
+   *
+   * @param question the user's message
+   * @param settings what to ask for
+   * @param cancellation ends it; null: only an interrupt of the thread does, or {@link #close}
+   * @param listener is told text that will not change, as it becomes certain
+   * @return counters
+   * @throws EdgeKitException as {@link #answer(List, GenerationSettings, Cancellation, Consumer)}
+   */
+  public GenerationStatistics answer(
+      String question, GenerationSettings settings, Cancellation cancellation, Consumer<String> listener) {
+    return answer(Arrays.asList(Message.user(question)), settings, cancellation, listener);
   }
 
   /**
@@ -117,6 +138,7 @@ public final class Session implements AutoCloseable {
    */
   public GenerationStatistics answer(
       List<Message> conversation, GenerationSettings settings, Cancellation cancellation, Consumer<String> listener) {
+    checkListener(listener);
     return generate(
         tokenizer().prompt(conversation),
         settings,
@@ -140,7 +162,10 @@ public final class Session implements AutoCloseable {
   public GenerationStatistics generate(
       int[] prompt, GenerationSettings settings, Cancellation cancellation, Consumer<Event> listener) {
     if (prompt == null) throw new NullPointerException("prompt is null");
-    return call(
+    if (settings == null) throw new NullPointerException("settings is null");
+    checkListener(listener);
+    if (!entered(cancellation)) return GenerationStatistics.STOPPED;
+    return entered(
         session -> {
           try (Told told = new Told(listener, tokenizer, () -> goesOn(cancellation))) {
             if (!goesOn(cancellation)) return GenerationStatistics.STOPPED;
@@ -275,12 +300,30 @@ public final class Session implements AutoCloseable {
   }
 
   private <T> T call(LongFunction<T> body) {
-    if (calls.isHeldByCurrentThread()) {
-      throw new IllegalStateException("a listener calls the session that generates; call it after the generation");
-    }
+    checkCaller();
     calls.lock();
+    return entered(body);
+  }
+
+  /** Waits for other calls, and holds them off then; not where the call was ended meanwhile, which is false. */
+  private boolean entered(Cancellation cancellation) {
+    checkCaller();
     try {
-      if (closing) throw new IllegalStateException("the session is closed");
+      while (!calls.tryLock(LOOK_MILLISECONDS, TimeUnit.MILLISECONDS)) {
+        checkOpen();
+        if (!goesOn(cancellation)) return false;
+      }
+      return true;
+    } catch (InterruptedException ended) {
+      Thread.currentThread().interrupt();
+      return false;
+    }
+  }
+
+  /** The rest of a call, for the thread that holds `calls`. */
+  private <T> T entered(LongFunction<T> body) {
+    try {
+      checkOpen();
       return body.apply(pointer);
     } finally {
       if (closing) free();
@@ -292,10 +335,26 @@ public final class Session implements AutoCloseable {
     calls.lock();
     try {
       if (!closing) Native.sessionIdle(pointer);
+    } catch (EdgeKitException error) {
+      // Nobody waits for it, and the next pass gives the weights back.
     } finally {
       if (closing) free();
       calls.unlock();
     }
+  }
+
+  private void checkCaller() {
+    if (calls.isHeldByCurrentThread()) {
+      throw new IllegalStateException("a listener calls the session that generates; call it after the generation");
+    }
+  }
+
+  private void checkOpen() {
+    if (closing) throw new IllegalStateException("the session is closed");
+  }
+
+  private static void checkListener(Consumer<?> listener) {
+    if (listener == null) throw new NullPointerException("listener is null");
   }
 
   /** For the thread that holds `calls`. */
@@ -304,6 +363,6 @@ public final class Session implements AutoCloseable {
       if (pointer != 0) Native.sessionClose(pointer);
       pointer = 0;
     }
-    if (tokenizer != null) tokenizer.close();
+    if (tokenizer != null) tokenizer.free();
   }
 }

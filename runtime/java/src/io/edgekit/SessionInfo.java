@@ -72,4 +72,10 @@ public final class SessionInfo {
   public boolean causalPrefix() {
     return causalPrefix;
   }
+
+  @Override
+  public String toString() {
+    return "SessionInfo(" + threads + " threads, vocabulary " + vocabulary + ", prefix " + prefixLength + ", canvas "
+        + canvasLength + ", at most " + maxPositions + " positions)";
+  }
 }

@@ -19,6 +19,7 @@ public final class SessionOptions {
    * @return this
    */
   public SessionOptions threads(int threads) {
+    if (threads < 0) throw new IllegalArgumentException("threads is " + threads + "; it is 0 (one per core) or more");
     this.threads = threads;
     return this;
   }
@@ -55,6 +56,7 @@ public final class SessionOptions {
    * @return this
    */
   public SessionOptions positions(long tokens) {
+    if (tokens < 0) throw new IllegalArgumentException("positions is " + tokens + "; it is 0 or more");
     positions = tokens;
     return this;
   }
@@ -67,6 +69,7 @@ public final class SessionOptions {
    * @return this
    */
   public SessionOptions canvas(long tokens) {
+    if (tokens < 1) throw new IllegalArgumentException("canvas is " + tokens + "; it is 1 or more");
     canvas = tokens;
     return this;
   }
@@ -78,6 +81,7 @@ public final class SessionOptions {
    * @return this
    */
   public SessionOptions adapter(long number) {
+    if (number < 0) throw new IllegalArgumentException("adapter is " + number + "; it is 0 or more");
     adapter = number;
     return this;
   }

@@ -89,4 +89,10 @@ public final class SessionStatistics {
   public double passSeconds() {
     return passSeconds;
   }
+
+  @Override
+  public String toString() {
+    return "SessionStatistics(" + pinnedBytes + " bytes stay, " + streamedBytesPerStep + " stream in a step, " + bytesRead
+        + " read; passes " + passSeconds + " s, waiting " + ioWaitSeconds + " s)";
+  }
 }

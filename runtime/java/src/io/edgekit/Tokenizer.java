@@ -9,9 +9,11 @@ import java.util.List;
  */
 public final class Tokenizer implements AutoCloseable {
   private final Handle handle;
+  private final boolean borrowed;
 
-  private Tokenizer(Handle handle) {
+  private Tokenizer(Handle handle, boolean borrowed) {
     this.handle = handle;
+    this.borrowed = borrowed;
   }
 
   /**
@@ -22,7 +24,12 @@ public final class Tokenizer implements AutoCloseable {
    * @throws EdgeKitException for a bundle that is damaged or has none, or one that the library does not read
    */
   public static Tokenizer open(String bundle) {
-    return new Tokenizer(new Handle("tokenizer", Native.textOpen(Utf8.name(bundle, "the path")), Native::textClose));
+    return open(bundle, false);
+  }
+
+  /** A session's own, of which others close nothing. */
+  static Tokenizer open(String bundle, boolean borrowed) {
+    return new Tokenizer(new Handle("tokenizer", Native.textOpen(Utf8.path(bundle)), Native::textClose), borrowed);
   }
 
   /**
@@ -54,6 +61,7 @@ public final class Tokenizer implements AutoCloseable {
    * @return their text
    */
   public String decode(int[] tokens, boolean skipSpecial) {
+    if (tokens == null) throw new NullPointerException("tokens is null");
     return Utf8.decode(handle.use(text -> Native.textDecode(text, tokens, skipSpecial)));
   }
 
@@ -67,9 +75,11 @@ public final class Tokenizer implements AutoCloseable {
    *     order
    */
   public String chat(List<Message> conversation) {
+    if (conversation == null) throw new NullPointerException("conversation is null");
     byte[][] roles = new byte[conversation.size()][];
     byte[][] contents = new byte[conversation.size()][];
     for (int index = 0; index < roles.length; ++index) {
+      if (conversation.get(index) == null) throw new NullPointerException("a message is null");
       roles[index] = Utf8.name(conversation.get(index).role(), "a role");
       contents[index] = Utf8.encode(conversation.get(index).content(), "a message");
     }
@@ -93,6 +103,7 @@ public final class Tokenizer implements AutoCloseable {
    * @return token ids for {@link Session#generate}
    */
   public int[] prompt(Message... conversation) {
+    if (conversation == null) throw new NullPointerException("conversation is null");
     return prompt(Arrays.asList(conversation));
   }
 
@@ -106,9 +117,14 @@ public final class Tokenizer implements AutoCloseable {
     return new TextStream(handle, handle.use(text -> Native.streamOpen(text, skipSpecial)));
   }
 
-  /** Gives its memory back; closing it again does nothing. */
+  /** Gives its memory back; closing it again does nothing, nor does closing a session's. */
   @Override
   public void close() {
+    if (!borrowed) handle.close();
+  }
+
+  /** Gives its memory back. */
+  void free() {
     handle.close();
   }
 }

@@ -11,7 +11,6 @@ final class Told implements Native.Sink, AutoCloseable {
 
   /** Of no tokenizer, null, there is no text. */
   Told(Consumer<Event> listener, Tokenizer tokenizer, BooleanSupplier goesOn) {
-    if (listener == null) throw new NullPointerException("listener is null");
     this.listener = listener;
     this.goesOn = goesOn;
     text = tokenizer == null ? null : tokenizer.stream(true);

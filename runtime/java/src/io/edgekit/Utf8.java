@@ -12,6 +12,7 @@ final class Utf8 {
 
   /** Throws IllegalArgumentException for half of a surrogate pair, which String.getBytes would turn into '?'. */
   static byte[] encode(String text, String what) {
+    if (text == null) throw new NullPointerException(what + " is null");
     try {
       ByteBuffer bytes = StandardCharsets.UTF_8.newEncoder().encode(CharBuffer.wrap(text));
       return Arrays.copyOf(bytes.array(), bytes.limit());
@@ -25,6 +26,12 @@ final class Utf8 {
     byte[] bytes = encode(text, what);
     if (text.indexOf('\0') >= 0) throw new IllegalArgumentException(what + " holds a NUL character");
     return Arrays.copyOf(bytes, bytes.length + 1);
+  }
+
+  /** For the path of a folder. */
+  static byte[] path(String path) {
+    if (path != null && path.isEmpty()) throw new IllegalArgumentException("the path is empty; give that of a bundle");
+    return name(path, "the path");
   }
 
   static String decode(byte[] bytes) {

@@ -209,6 +209,78 @@ public final class SessionTest {
   }
 
   @Test
+  public void whoWaitsForAnotherGenerationCanBeCancelled() throws Exception {
+    try (Session session = Session.open(Bundles.LLADA)) {
+      CountDownLatch begun = new CountDownLatch(1);
+      CountDownLatch ended = new CountDownLatch(1);
+      Thread other = new Thread(
+          () ->
+              session.generate(
+                  new int[] {5, 6},
+                  new GenerationSettings(),
+                  null,
+                  event -> {
+                    begun.countDown();
+                    try {
+                      ended.await();
+                    } catch (InterruptedException error) {
+                      throw new AssertionError(error);
+                    }
+                  }));
+      other.start();
+      begun.await();
+      Cancellation cancellation = new Cancellation();
+      cancellation.cancel();
+      assertEquals(
+          FinishReason.STOPPED,
+          session.generate(new int[] {5, 6}, new GenerationSettings(), cancellation, NOBODY).finishReason());
+      Thread.currentThread().interrupt();
+      assertEquals(
+          FinishReason.STOPPED,
+          session.generate(new int[] {5, 6}, new GenerationSettings(), null, NOBODY).finishReason());
+      assertTrue("the interrupt was lost", Thread.interrupted());
+      ended.countDown();
+      other.join();
+    }
+  }
+
+  @Test
+  public void aSessionsTokenizerEndsWithIt() {
+    Session session = Session.open(Bundles.GEMMA);
+    session.tokenizer().close();
+    StringBuilder text = new StringBuilder();
+    session.answer(QUESTION, text::append);
+    assertEquals(ANSWER, text.toString());
+    Tokenizer tokenizer = session.tokenizer();
+    session.close();
+    assertThrows(IllegalStateException.class, () -> tokenizer.encode("a", false));
+    IllegalStateException error =
+        assertThrows(IllegalStateException.class, () -> session.answer("a", part -> {}));
+    assertEquals("the session is closed", error.getMessage());
+  }
+
+  @Test
+  public void whatIsNullIsNamed() {
+    try (Session session = Session.open(Bundles.GEMMA)) {
+      Object[][] each = {
+        {"the path", (Runnable) () -> Session.open(null)},
+        {"the path", (Runnable) () -> Bundle.open(null)},
+        {"the text", (Runnable) () -> session.tokenizer().encode(null, true)},
+        {"conversation", (Runnable) () -> session.tokenizer().prompt((Message[]) null)},
+        {"a message", (Runnable) () -> session.tokenizer().prompt((Message) null)},
+        {"listener", (Runnable) () -> session.answer("a", null)},
+        {"settings", (Runnable) () -> session.generate(new int[] {5}, null, null, NOBODY)},
+        {"the name", (Runnable) () -> new GenerationSettings().option(null, 1)},
+      };
+      for (Object[] one : each) {
+        NullPointerException error = assertThrows(NullPointerException.class, ((Runnable) one[1])::run);
+        assertTrue(error.getMessage(), error.getMessage().startsWith((String) one[0]));
+      }
+      assertThrows(IllegalArgumentException.class, () -> Session.open(""));
+    }
+  }
+
+  @Test
   public void weightsThatAreGivenBackStream() {
     try (Session session = Session.open(Bundles.LLADA)) {
       int[] whole = answer(session, NOBODY);
