@@ -133,20 +133,20 @@ def checked(what: str, scores_of: Callable[[], Sequence[Any]]) -> list[float]:
     """
     try:
         scores = list(scores_of())
-    except EdgekitError:
-        raise
-    except KeyboardInterrupt:
+    except (EdgekitError, KeyboardInterrupt):
         raise
     except BaseException as error:  # also what is meant to end a process, which is the caller's
         raise VerifierFailed(f"{what} raised {type(error).__name__}: {one_line(error)}") from error
     for score in scores:
         if inspect.iscoroutine(score):
             score.close()  # or Python warns that nobody awaited it
-    found = [_number(score) for score in scores]
-    for score, number in zip(scores, found, strict=True):
+    found = []
+    for score in scores:
+        number = _number(score)
         if number is None:
             raise VerifierFailed(f"{what} returned {shown(score)}; use a finite number, or true or false")
-    return [number for number in found if number is not None]
+        found.append(number)
+    return found
 
 
 def _number(score: Any) -> float | None:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from support.bench_reports import check_equal_counts
+from support.bench_reports import bench, check_equal_counts
 from support.c_programs import HEADER, compiler, run
 from test_swift import PACKAGE, SOURCES, mistakes, parsed, text, walk
 from tree_sitter import Node
@@ -21,7 +20,6 @@ from edgekit.runtime.session import open_session
 from edgekit.tools.benchmark.about import about
 from edgekit.tools.benchmark.cases import Case
 from edgekit.tools.benchmark.workload import Workload
-from edgekit.tools.cli import main
 
 PROGRAM = Path(__file__).parents[1] / "native" / "measure.c"
 #: Of Benchmark.swift, beside the functions of its session.
@@ -125,12 +123,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(compiler("cc", "gcc", "clang"), "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",
         "-I", HEADER.parent, PROGRAM, core, f"-Wl,-rpath,{core.parent}", "-o", built)  # fmt: skip
     return built
-
-
-def bench(*words: object) -> str:
-    done = CliRunner().invoke(main, ["bench", *map(str, words)])
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 @pytest.mark.parametrize("forwards", [0, 1])

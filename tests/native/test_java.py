@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from support import native_generation
-from support.bench_reports import check_equal_counts
+from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
@@ -34,7 +33,6 @@ from edgekit.tools.bench.mixed_text import lines
 from edgekit.tools.benchmark.cases import Case
 from edgekit.tools.benchmark.limits import of_processor
 from edgekit.tools.benchmark.workload import Workload
-from edgekit.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "runtime" / "java"
@@ -193,12 +191,6 @@ def test_texts_are_what_the_library_makes_of_them(
 
 
 # --- the benchmark ------------------------------------------------------------------------------------------
-
-
-def bench(*words: object) -> str:
-    done = CliRunner().invoke(main, ["bench", *map(str, words)])
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 @pytest.mark.parametrize("forwards", [0, 1])

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from click.testing import CliRunner
+
+from edgekit.tools.cli import main
+
+
+def bench(*words: object) -> str:
+    """What `edgekit bench` prints."""
+    done = CliRunner().invoke(main, ["bench", *map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
 
 def counts(test: dict[str, Any]) -> dict[str, Any]:
     """What no clock changes."""

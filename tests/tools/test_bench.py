@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.interrupted_bench import interrupted
 
 from edgekit.flashload.manifest import seal
 from edgekit.runtime.bundle.costs import Costs
@@ -406,17 +407,7 @@ def test_who_interrupts_keeps_what_was_measured(bundle: Path, tmp_path: Path) ->
 def test_who_interrupts_keeps_the_runs_until_then(bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "report"
     words = ["bench", str(bundle), *ASK, "-r", "5000", "--no-probe", "--report", str(file)]
-    for seconds in (6, 20, 60):  # until runs have begun, which nothing outside tells
-        with subprocess.Popen(
-            [sys.executable, "-m", "edgekit", *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        ) as process:  # fmt: skip
-            time.sleep(seconds)
-            os.killpg(process.pid, signal.SIGINT)
-            shown, said = process.communicate(timeout=60)
-        assert process.returncode == 130 and "Traceback" not in said, said
-        if file.exists():
-            break
+    shown, said = interrupted(words, file)
     assert "ending after this pass" in said
     (report,) = reports(file)
     runs = len(report["tests"])

@@ -8,10 +8,7 @@ import io
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from support.fake_endpoint import FIRST_S, Answering, FakeEndpoint
+from support.interrupted_bench import interrupted
 
 import edgekit
 from edgekit.flashload.errors import OpenFailed, WriteFailed
@@ -479,17 +477,7 @@ def test_who_interrupts_keeps_the_answers_until_then(bundle: Path, tmp_path: Pat
     prompts = tmp_path / "prompts"
     prompts.write_text("".join(f'{{"prompt": "What is {n} + 1?", "answer": {n + 1}}}\n' for n in range(5000)))
     words = ["bench", str(bundle), "--prompts", str(prompts), "--no-probe", "--report", str(report)]
-    for seconds in (8, 25, 60):  # until it asks, which nothing outside tells
-        with subprocess.Popen(
-            [sys.executable, "-m", "edgekit", *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        ) as process:  # fmt: skip
-            time.sleep(seconds)
-            os.killpg(process.pid, signal.SIGINT)
-            shown, said = process.communicate(timeout=60)
-        assert process.returncode == 130 and "Traceback" not in said, said
-        if report.exists():
-            break
+    shown, said = interrupted(words, report)
     asked = of_table(json.loads(report.read_text())["about"]["workload"]["asked"])
     assert 0 < len(asked) < 5000 and all(each.score is not None for each in asked)
     assert re.search(r"\d+ prompts? of the last configuration (is|are) kept", said)

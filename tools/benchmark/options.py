@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from edgekit.flashload.names import shown
 from edgekit.tools.help import Rare
 from edgekit.tools.options import Assignment, BundleName, Count, Number
+from edgekit.tools.terminal_text import counted
 
 if TYPE_CHECKING:
     from edgekit.tools.benchmark.endpoint import Endpoint
@@ -194,9 +195,17 @@ _OTHER_WAYS = {
 
 
 def check_together(ctx: click.Context) -> None:
-    """Raises UsageError for options that exclude each other. Prompts of a file are asked once each."""
+    """Raises UsageError for options that exclude each other, and for prompts that would not be asked. Those
+    of a file are asked once each.
+    """
     if ctx.params["prompts"] and ctx.params["prompt_tokens"] != (None,):
         raise click.UsageError("--prompt and --prompt-tokens exclude each other")
+    prompts, most = len(ctx.params["prompts"]), max(ctx.params["sequences"])
+    if prompts > most:
+        raise click.UsageError(
+            f"{prompts} prompts by --prompt, and {counted(most, 'answer')} at a time: the others would not "
+            f"be asked; give --sequences {prompts}, or a file of --prompts"
+        )
     for name, option in _OTHER_WAYS.items() if ctx.params["prompts_file"] else ():
         if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"--prompts and --{option} exclude each other")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from rich.progress import track
 
 from edgekit.flashload import manifest as manifests
 from edgekit.tools.campaign import commands, judge
-from edgekit.tools.campaign.edits import Edit, NotHere, apply, copy_bundle
+from edgekit.tools.campaign.edits import Edit, edited_copy
 from edgekit.tools.campaign.faults import keep, kept
 from edgekit.tools.campaign.hostile import Hostile
 from edgekit.tools.campaign.sealing import reseal
@@ -60,11 +59,7 @@ class Campaign:
     def tried(self, edit: Edit, *, sealed: bool) -> list[judge.Fault] | None:
         """Try a copy that has the edit and describe what goes wrong; None when it cannot be made."""
         copy = self._scratch / "copy"
-        shutil.rmtree(copy, ignore_errors=True)
-        copy_bundle(self.bundle, copy)
-        try:
-            apply(edit, copy)
-        except NotHere:
+        if not edited_copy(self.bundle, copy, edit):
             return None
         if sealed:
             reseal(copy, [edit.file])

@@ -222,6 +222,17 @@ def _find(tree: Any, where: Path_) -> tuple[Any, Any]:
     return parent, key
 
 
+def edited_copy(source: Path, target: Path, edit: Edit) -> bool:
+    """A copy with an edit in place of what is at `target`; whether the files have a place for the edit."""
+    shutil.rmtree(target, ignore_errors=True)
+    copy_bundle(source, target)
+    try:
+        apply(edit, target)
+    except NotHere:
+        return False
+    return True
+
+
 def copy_bundle(source: Path, target: Path) -> None:
     """A copy whose files share their bytes with the source's: edits replace them."""
     shutil.copytree(source, target, copy_function=os.link)

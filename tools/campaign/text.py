@@ -13,7 +13,6 @@ the last line is JSON.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from edgekit.tools.campaign import commands, judge, tokenizers
-from edgekit.tools.campaign.edits import Edit, NotHere, apply, copy_bundle
+from edgekit.tools.campaign.edits import Edit, edited_copy
 from edgekit.tools.campaign.faults import keep, kept
 from edgekit.tools.campaign.hostile_text import HostileText
 from edgekit.tools.campaign.trial import Trial, trial
@@ -44,11 +43,7 @@ class TextCampaign:
     def tried(self, edit: Edit) -> list[judge.Fault] | None:
         """Try a copy that has the edit and describe what goes wrong; None when it cannot be made."""
         copy = self._scratch / "copy"
-        shutil.rmtree(copy, ignore_errors=True)
-        copy_bundle(self.folder, copy)
-        try:
-            apply(edit, copy)
-        except NotHere:
+        if not edited_copy(self.folder, copy, edit):
             return None
         return judge.faults(self._try(copy), self.intact, sealed=True, harmless=False)
 

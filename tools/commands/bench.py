@@ -229,11 +229,6 @@ def command(
         _show(read, output)
         return
     check_together(ctx)
-    if len(prompts) > max(sequences):
-        raise click.UsageError(
-            f"{len(prompts)} prompts by --prompt, and {counted(max(sequences), 'answer')} at a time: the "
-            f"others would not be asked; give --sequences {len(prompts)}, or a file of --prompts"
-        )
     kept_in = None if report is None else ReportFile(report, "file of reports", are_reports)
     from edgekit.tools.benchmark.cases import Sweep
     from edgekit.tools.benchmark.wanted import Wanted
@@ -359,10 +354,10 @@ def _measured(
                         steps.note(f"cold starts are not known: {begun['cold_unknown']}")
                 keep(report)
             except EndedEarly as error:
-                if error.report["tests"]:
-                    keep(error.report)
-                    return reports, failed, Ended(error.report)
-                return reports, failed, Ended(None)
+                last = error.report if error.report["tests"] else None
+                if last is not None:
+                    keep(last)
+                return reports, failed, Ended(last)
             except EdgekitError as error:
                 if len(cases) == 1 and not reports:
                     raise

@@ -165,7 +165,7 @@ public final class Session implements AutoCloseable {
     if (settings == null) throw new NullPointerException("settings is null");
     checkListener(listener);
     if (!entered(cancellation)) return GenerationStatistics.STOPPED;
-    return entered(
+    return within(
         session -> {
           try (Told told = new Told(listener, tokenizer, () -> goesOn(cancellation))) {
             if (!goesOn(cancellation)) return GenerationStatistics.STOPPED;
@@ -302,7 +302,7 @@ public final class Session implements AutoCloseable {
   private <T> T call(LongFunction<T> body) {
     checkCaller();
     calls.lock();
-    return entered(body);
+    return within(body);
   }
 
   /** Waits for other calls, and holds them off then; not where the call was ended meanwhile, which is false. */
@@ -321,7 +321,7 @@ public final class Session implements AutoCloseable {
   }
 
   /** The rest of a call, for the thread that holds `calls`. */
-  private <T> T entered(LongFunction<T> body) {
+  private <T> T within(LongFunction<T> body) {
     try {
       checkOpen();
       return body.apply(pointer);
