@@ -224,6 +224,7 @@ _ERRORS: Final[Mapping[int, type[EdgekitError]]] = {
     14: errors.Cancelled,
     15: errors.InvalidRequest,
     20: errors.WriteFailed,
+    21: errors.FetchFailed,
 }
 
 

@@ -92,6 +92,12 @@ class DiskFull(WriteFailed):
     """The operating system refused a write because the disk, or what the user may have of it, is full."""
 
 
+class FetchFailed(EdgekitError):
+    """A source did not give what it was asked for: it cannot be reached, lacks a file, or answers with
+    something else.
+    """
+
+
 class ResumeMismatch(BundleError):
     """The partial file on disk belongs to another export."""
 

@@ -48,3 +48,35 @@ class TensorStruct(Struct):
         ("struct_size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("dtype", c_char_p),
         ("shape", POINTER(c_int64)), ("offset", c_uint64), ("bytes", c_uint64),
     )  # fmt: skip
+
+
+class FetchOptionsStruct(Struct):
+    """`ek_fetch_options`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("source_count", c_int32), ("sources", POINTER(c_char_p)),
+        ("sha256", c_char_p), ("formats", POINTER(c_char_p)), ("format_count", c_int32),
+        ("compare", c_int32), ("system", c_char_p), ("system_version", c_char_p),
+        ("request_bytes", c_uint64),
+    )  # fmt: skip
+
+
+class FetchRequestStruct(Struct):
+    """`ek_fetch_request`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("source", c_int32), ("name", c_char_p), ("id", c_uint64),
+        ("offset", c_uint64), ("bytes", c_uint64), ("size", c_uint64), ("wait_milliseconds", c_int32),
+        ("reserved", c_int32),
+    )  # fmt: skip
+
+
+class FetchInfoStruct(Struct):
+    """`ek_fetch_info`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("current", c_int32), ("total_bytes", c_uint64),
+        ("whole_bytes", c_uint64), ("arrived_bytes", c_uint64), ("fetched_bytes", c_uint64),
+        ("copied_bytes", c_uint64), ("found_bytes", c_uint64), ("damaged", c_int64),
+        ("requests", c_int64), ("arriving", c_char_p),
+    )  # fmt: skip

@@ -63,6 +63,7 @@ typedef int32_t ek_status;
 #define EK_PROMPT_TOO_LONG ((ek_status)18) /* prompt and answer do not fit the model's positions */
 #define EK_ENGINE_FAILED ((ek_status)19)   /* an engine outside the library failed, or gave what no engine may give */
 #define EK_WRITE_FAILED ((ek_status)20)    /* a file cannot be written */
+#define EK_FETCH_FAILED ((ek_status)21)    /* a source did not give what it was asked for */
 
 /* The EK_ABI_VERSION that the loaded library was built with. Call it first: when it differs from the header's,
  * nothing else in this header may be called. */
@@ -879,6 +880,122 @@ EK_API ek_status ek_folder_read_file(const char *folder, const char *name, void 
 
 /* Compares such a file with the size and XXH3-64 that something else says it has. Fails as ek_folder_read_file does. */
 EK_API ek_status ek_folder_check_file(const char *folder, const char *name, uint64_t size, uint64_t xxh3) EK_NOEXCEPT;
+
+/* ---- Bundles that arrive ---------------------------------------------------------------------------------------
+ *
+ * Brings a bundle from servers to a folder. The library opens no connection: it says which bytes of which file to ask for,
+ * and the caller's transport gives them as they come. Every run of the weights and every file is compared with its digest
+ * when its last byte is here, and asked for again, of another source if there is one, where it is damaged. The bundle takes its
+ * place when all of it is whole, its SHA-256 digests too.
+ *
+ * A bundle that is in the folder stays until then, and what has not changed is copied from it. What has arrived lies in FOLDER.arriving,
+ * and a later fetch goes on with it: nothing is written down about it, what is there is compared.
+ *
+ *   ek_fetch_open("model", &options, &fetch);
+ *   for (;;) {
+ *     ek_fetch_request request = EK_FETCH_REQUEST_INIT;
+ *     int32_t step;
+ *     if ((status = ek_fetch_next(fetch, &step, &request)) != EK_OK || step == EK_FETCH_READY) break;
+ *     if (step == EK_FETCH_ASK) send(fetch, &request);    calls ek_fetch_answer, ek_fetch_write, ek_fetch_end
+ *   }
+ *   if (status == EK_OK) status = ek_fetch_finish(fetch);
+ *
+ * A transport over HTTP asks for `source's address / name`, each part of the name with percent encoding, with the headers
+ * "Accept-Encoding: identity" and, where `bytes` is not 0, "Range: bytes=OFFSET-LAST", LAST being offset + bytes - 1. It
+ * follows redirects.
+ *
+ * Any number of requests may be open at the same time, each used by one thread. A fetch that failed gives the same error from
+ * then on; open it again to go on. A null fetch is EK_INVALID_ARGUMENT everywhere but in ek_fetch_close. */
+
+typedef struct ek_fetch ek_fetch;
+
+typedef struct ek_fetch_options {
+  uint32_t struct_size;
+  int32_t source_count;       /* 1 to 32 places that serve the same folder */
+  const char *const *sources; /* [source_count] their names in messages, such as their addresses */
+  const char *sha256;         /* the 64 digits that the manifest must begin with, or the SHA-256 of bundles.json where the
+                                 address is that of several bundles; null: any bundle */
+  const char *const *formats; /* [format_count] of the bundles that this application runs, such as "native", where there
+                                 are several; null: the first */
+  int32_t format_count;
+  int32_t compare;            /* not 0: a bundle with the same manifest that is there is compared and mended; 0: it is taken
+                                 for whole if its files have their sizes */
+  const char *system;         /* "ios" or "macos", and its version, such as "26.4": chooses among several bundles; null: */
+  const char *system_version; /* any version will do */
+  uint64_t request_bytes;     /* the most that is asked for at once, but for what came damaged; 0: 8 MiB */
+} ek_fetch_options;
+
+#define EK_FETCH_OPTIONS_INIT {sizeof(ek_fetch_options), 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0}
+
+/* Folder `folder` (UTF-8) need not exist; nobody else may fetch into it. EK_INVALID_ARGUMENT, EK_OPEN_FAILED,
+ * EK_WRITE_FAILED, EK_INVALID_STATE where another fetch is at it, EK_OUT_OF_MEMORY. `*fetch` is null after a failure;
+ * otherwise it belongs to the caller, who gives it to ek_fetch_close. */
+EK_API ek_status ek_fetch_open(const char *folder, const ek_fetch_options *options, ek_fetch **fetch) EK_NOEXCEPT;
+
+/* Ends it; null is allowed. What has arrived stays. No other call on it may be under way or follow. */
+EK_API void ek_fetch_close(ek_fetch *fetch) EK_NOEXCEPT;
+
+#define EK_FETCH_ASK ((int32_t)0)     /* send the request */
+#define EK_FETCH_WORKING ((int32_t)1) /* something that was here has been compared; call again */
+#define EK_FETCH_WAIT ((int32_t)2)    /* all is asked for: call again when an open request has given something or is over */
+#define EK_FETCH_READY ((int32_t)3)   /* all is here: ek_fetch_finish */
+
+typedef struct ek_fetch_request {
+  uint32_t struct_size;
+  int32_t source;             /* which one to ask */
+  const char *name;           /* of the file, below the source's address; belongs to the fetch, lives until it is closed */
+  uint64_t id;
+  uint64_t offset, bytes;     /* what of it; bytes 0: all, without a Range header */
+  uint64_t size;              /* of the file; 0: not known */
+  int32_t wait_milliseconds;  /* to be let pass before, as the source has failed */
+  int32_t reserved;
+} ek_fetch_request;
+
+#define EK_FETCH_REQUEST_INIT {sizeof(ek_fetch_request), 0, NULL, 0, 0, 0, 0, 0, 0}
+
+/* Tells in *step what comes next, and fills *request for EK_FETCH_ASK. Compares what is here already, 32 MB or a run at a
+ * time. EK_FETCH_FAILED where no source gives what is needed; EK_CHECKSUM_MISMATCH, EK_MALFORMED_FILE where they give
+ * other bytes again and again; EK_WRITE_FAILED, also for a disk that has no room for the bundle; EK_UNSUPPORTED_VERSION,
+ * EK_UNSUPPORTED_BUNDLE where none of several bundles is of the formats; EK_INVALID_ARGUMENT for a folder that has files
+ * which are no bundle's; EK_READ_FAILED, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_fetch_next(ek_fetch *fetch, int32_t *step, ek_fetch_request *request) EK_NOEXCEPT;
+
+/* What an HTTP server answered, before its bytes: the status, redirects followed, and the header Content-Range, null where
+ * there is none. Both are compared with the request. EK_FETCH_FAILED: the answer is of no use, and the request is over. A server that gives
+ * whole files alone is taken as such. Transports of other kinds leave the call out. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_fetch_answer(ek_fetch *fetch, uint64_t id, int32_t http_status, const char *content_range) EK_NOEXCEPT;
+
+/* The next `size` bytes of a request. EK_STOPPED: no more of it are needed, and it is over. Another error ends the fetch.
+ * EK_INVALID_ARGUMENT, those of ek_fetch_next. */
+EK_API ek_status ek_fetch_write(ek_fetch *fetch, uint64_t id, const void *data, uint64_t size) EK_NOEXCEPT;
+
+/* A request has no more bytes: `why` null where its answer has ended, else what went wrong, for people. What it lacks is asked
+ * for again. A request that is over is left alone. EK_INVALID_ARGUMENT; after the manifest those of ek_fetch_next. */
+EK_API ek_status ek_fetch_end(ek_fetch *fetch, uint64_t id, const char *why) EK_NOEXCEPT;
+
+typedef struct ek_fetch_info {
+  uint32_t struct_size;
+  int32_t current;        /* not 0: the folder has this bundle already */
+  uint64_t total_bytes;   /* of the bundle; 0: not known yet */
+  uint64_t whole_bytes;   /* of these, compared */
+  uint64_t arrived_bytes; /* further ones, which wait for the rest of their run */
+  uint64_t fetched_bytes; /* that sources gave since it was opened */
+  uint64_t copied_bytes;  /* from the bundle that was there */
+  uint64_t found_bytes;   /* left by an earlier fetch */
+  int64_t damaged;        /* runs and files that came with other bytes */
+  int64_t requests;       /* that are open */
+  const char *arriving;   /* the folder with what has arrived; belongs to the fetch */
+} ek_fetch_info;
+
+/* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_fetch_get_info(ek_fetch *fetch, ek_fetch_info *info) EK_NOEXCEPT;
+
+/* Puts the bundle in its place, in one step where the system can exchange folders, and removes the one that was there. Sessions of that
+ * one must be closed: what they read after that has changed. EK_INVALID_STATE before EK_FETCH_READY, EK_WRITE_FAILED. */
+EK_API ek_status ek_fetch_finish(ek_fetch *fetch) EK_NOEXCEPT;
+
+/* Removes what has arrived; nothing but ek_fetch_close may follow. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_fetch_discard(ek_fetch *fetch) EK_NOEXCEPT;
 
 /* ---- Text ----------------------------------------------------------------------------------------------------- */
 

@@ -53,6 +53,8 @@ const char *ek_status_message(ek_status status) noexcept {
       return "an engine outside of the library failed";
     case EK_WRITE_FAILED:
       return "a file cannot be written";
+    case EK_FETCH_FAILED:
+      return "a source did not give what it was asked for";
     default:
       return "a status that this version of the library does not know";
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "block_file.h"
+#include "bundle_set.h"
 #include "error.h"
 #include "printable.h"
 #include "xxh3.h"
@@ -15,7 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kSetName = "bundles.json";
 constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 
 fs::path path_of(const std::string &text) {
@@ -120,7 +120,7 @@ void check_folder(const std::string &folder) {
     fail(EK_OPEN_FAILED, folder, ": cannot be looked into: ", error.message(), "; check the rights to the folder");
   }
   if (folder_is_there && !fs::exists(manifest)) {
-    if (fs::exists(path / kSetName, error)) {
+    if (fs::exists(path / kBundleSetName, error)) {
       fail(EK_UNSUPPORTED_BUNDLE, folder,
            ": has bundles for several formats; give the folder of one of them (the native engine runs those that were "
            "exported with --format native)");

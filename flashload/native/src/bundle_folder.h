@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "flash_file.h"
 #include "manifest_reader.h"
@@ -30,6 +31,8 @@ class BundleFolder {
   // The manifest's own bytes.
   const std::string &text() const noexcept { return text_; }
   const WeightsFile &weights() const noexcept { return manifest_.weights; }
+  // All but the weights and the manifest.
+  const std::vector<BundleFile> &files() const noexcept { return manifest_.files; }
   // The parsed manifest, which is not kept.
   Json take_root() { return std::move(manifest_.root); }
 

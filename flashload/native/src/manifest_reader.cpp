@@ -95,15 +95,6 @@ void check_name(const std::string &name, const std::string &where) {
   if (!is_inside(name)) malformed(where, in_quotes(name), " is not a plain relative path inside the bundle");
 }
 
-BundleFile parse_file(const std::string &name, const Json &entry, const std::string &where) {
-  check_name(name, where);
-  if (!has_exactly(entry, {"size", "sha256", "xxh3"})) {
-    malformed(where, in_quotes(name), " must have exactly size, sha256 and xxh3");
-  }
-  return {name, parse_size(entry.at("size"), name, where), parse_sha256(entry.at("sha256"), name, where),
-          parse_xxh3(entry.at("xxh3"), name, where)};
-}
-
 WeightsFile parse_weights(const Json &entry, const std::string &where) {
   if (!has_exactly(entry, {"file", "size", "sha256", "header_size", "header_xxh3"})) {
     malformed(where, "weights must have exactly file, size, sha256, header_size and header_xxh3");
@@ -173,6 +164,15 @@ std::string manifest_seal(std::string_view text) {
   return digest.hex();
 }
 
+BundleFile parse_bundle_file(const std::string &name, const Json &entry, const std::string &where) {
+  check_name(name, where);
+  if (!has_exactly(entry, {"size", "sha256", "xxh3"})) {
+    malformed(where, in_quotes(name), " must have exactly size, sha256 and xxh3");
+  }
+  return {name, parse_size(entry.at("size"), name, where), parse_sha256(entry.at("sha256"), name, where),
+          parse_xxh3(entry.at("xxh3"), name, where)};
+}
+
 BundleManifest parse_manifest(std::string_view text, const std::string &where) {
   check_seal(text, where);
   BundleManifest out;
@@ -180,7 +180,7 @@ BundleManifest parse_manifest(std::string_view text, const std::string &where) {
   check_sections(out.root, where);
   out.weights = parse_weights(out.root.at("weights"), where);
   for (const auto &[name, entry] : out.root.at("files").object()) {
-    out.files.push_back(parse_file(name, entry, where));
+    out.files.push_back(parse_bundle_file(name, entry, where));
     if (name == out.weights.name || name == kManifestName) {
       malformed(where, "files must list neither the weights nor the manifest itself");
     }

@@ -50,6 +50,9 @@ std::string manifest_seal(std::string_view text);
 // EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION).
 BundleManifest parse_manifest(std::string_view text, const std::string &where);
 
+// An entry of a list of files, by its name there. Throws Error (EK_MALFORMED_FILE).
+BundleFile parse_bundle_file(const std::string &name, const Json &entry, const std::string &where);
+
 // A plain relative path with forward slashes that stays inside of its folder on any system.
 bool is_inside(std::string_view name) noexcept;
 

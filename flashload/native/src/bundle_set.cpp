@@ -1,0 +1,143 @@
+#include "bundle_set.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+
+#include "error.h"
+#include "json.h"
+#include "printable.h"
+
+namespace edgekit {
+namespace {
+
+constexpr std::int64_t kSchemaVersion = 2;
+constexpr std::size_t kMostDigits = 9;
+
+template <typename... Parts>
+[[noreturn]] void malformed(const std::string &where, const Parts &...parts) {
+  fail(EK_MALFORMED_FILE, where, ": ", parts..., "; copy or export the folder again");
+}
+
+// A version of a system, to be compared; false for other than numbers with dots.
+bool parse_version(std::string_view text, std::vector<std::uint32_t> &numbers) {
+  numbers.clear();
+  while (true) {
+    const std::string_view part = text.substr(0, text.find('.'));
+    if (part.empty() || part.size() > kMostDigits || part.find_first_not_of("0123456789") != std::string_view::npos) return false;
+    numbers.push_back(static_cast<std::uint32_t>(std::stoul(std::string(part))));
+    if (part.size() == text.size()) return true;
+    text.remove_prefix(part.size() + 1);
+  }
+}
+
+void require_members(const Json &value, std::initializer_list<const char *> names, const char *what, const std::string &where) {
+  if (value.kind() != Json::Kind::object) malformed(where, what, " is not an object");
+  for (const char *name : names) {
+    if (value.find(name) == nullptr) malformed(where, what, " has no ", name);
+  }
+  if (value.object().size() != names.size()) malformed(where, what, " has members that this edgekit does not know");
+}
+
+const std::string &text_of(const Json &value, const char *what, const std::string &where) {
+  if (value.kind() != Json::Kind::string) malformed(where, what, " of a bundle is no text");
+  return value.string();
+}
+
+BundleSetMember parse_member(const Json &entry, const std::string &where) {
+  require_members(entry, {"path", "format", "minimum_os"}, "a bundle", where);
+  BundleSetMember member{text_of(entry.at("path"), "path", where), text_of(entry.at("format"), "format", where), {}};
+  if (!is_inside(member.path)) malformed(where, in_quotes(member.path), " is not a plain relative path below the folder");
+  require_members(entry.at("minimum_os"), {"ios", "macos"}, "minimum_os", where);
+  for (const auto &[system, version] : entry.at("minimum_os").object()) {
+    std::vector<std::uint32_t> numbers;
+    if (!parse_version(text_of(version, "minimum_os", where), numbers)) {
+      malformed(where, in_quotes(version.string(), 40), " is no version");
+    }
+    member.minimum_os.emplace_back(system, version.string());
+  }
+  return member;
+}
+
+// Empty where the member says nothing of that system.
+std::string minimum_of(const BundleSetMember &member, const std::string &system) {
+  for (const auto &[name, version] : member.minimum_os) {
+    if (name == system) return version;
+  }
+  return {};
+}
+
+std::vector<std::uint32_t> numbers_of(const std::string &version) {
+  std::vector<std::uint32_t> numbers;
+  parse_version(version, numbers);
+  return numbers;
+}
+
+void check_members(const BundleSet &set, const std::string &where) {
+  if (set.members.empty()) malformed(where, "lists no bundles");
+  for (std::size_t i = 0; i < set.members.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (set.members[i].path == set.members[j].path) malformed(where, "two bundles have the same path");
+      if (set.members[i].format == set.members[j].format) malformed(where, "two bundles have the same format");
+    }
+    if (i > 0 && numbers_of(minimum_of(set.members[i - 1], "ios")) < numbers_of(minimum_of(set.members[i], "ios"))) {
+      malformed(where, "bundles for newer systems must come before others");
+    }
+  }
+}
+
+}  // namespace
+
+const BundleFile *BundleSet::find(std::string_view name) const noexcept {
+  const auto found = std::find_if(files.begin(), files.end(), [name](const BundleFile &file) { return file.name == name; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+BundleSet parse_bundle_set(std::string_view text, const std::string &where) {
+  const Json root = Json::parse(text, where);
+  if (root.kind() != Json::Kind::object || root.find("schema_version") == nullptr) {
+    fail(EK_MALFORMED_FILE, where, ": is not edgekit's: it has no schema_version");
+  }
+  const Json &version = root.at("schema_version");
+  if (version.kind() != Json::Kind::integer || version.integer() != kSchemaVersion) {
+    const bool whole = version.kind() == Json::Kind::integer;
+    fail(EK_UNSUPPORTED_VERSION, where, ": schema version ", whole ? std::to_string(version.integer()) : "unknown",
+         ", this edgekit reads ", kSchemaVersion, "; update edgekit or export the bundles again");
+  }
+  require_members(root, {"schema_version", "bundles", "files"}, "the file", where);
+  if (root.at("bundles").kind() != Json::Kind::array || root.at("files").kind() != Json::Kind::object) {
+    malformed(where, "bundles must be a list and files an object");
+  }
+  BundleSet set;
+  for (const Json &entry : root.at("bundles").array()) set.members.push_back(parse_member(entry, where));
+  check_members(set, where);
+  for (const auto &[name, entry] : root.at("files").object()) set.files.push_back(parse_bundle_file(name, entry, where));
+  return set;
+}
+
+const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &runner, const std::string &where) {
+  std::vector<std::uint32_t> own;
+  if (!runner.system.empty() && !parse_version(runner.version, own)) {
+    fail(EK_INVALID_ARGUMENT, in_quotes(runner.version, 40), " is no version of a system; give numbers with dots");
+  }
+  std::string known, too_new;
+  for (const BundleSetMember &member : set.members) {
+    known += (known.empty() ? "" : ", ") + member.format;
+    if (!runner.formats.empty() &&
+        std::find(runner.formats.begin(), runner.formats.end(), member.format) == runner.formats.end()) {
+      continue;
+    }
+    const std::string minimum = runner.system.empty() ? "" : minimum_of(member, runner.system);
+    if (minimum.empty() || numbers_of(minimum) <= own) return member;
+    too_new = minimum;
+  }
+  if (!too_new.empty()) {
+    fail(EK_UNSUPPORTED_BUNDLE, where, ": its bundles are for ", runner.system, " ", too_new, " and later, this is ",
+         runner.version);
+  }
+  std::string wanted;
+  for (const std::string &format : runner.formats) wanted += (wanted.empty() ? "" : ", ") + format;
+  fail(EK_UNSUPPORTED_BUNDLE, where, ": holds bundles for ", known, ", not for ", wanted, "; export one for that");
+}
+
+}  // namespace edgekit

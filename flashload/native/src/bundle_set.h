@@ -1,0 +1,47 @@
+// The text of bundles.json: several bundles of one model in folders, one for each format, see flashload/bundle_set.py.
+#ifndef EDGEKIT_BUNDLE_SET_H
+#define EDGEKIT_BUNDLE_SET_H
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "manifest_reader.h"
+
+namespace edgekit {
+
+struct BundleSetMember {
+  std::string path;    // of its folder
+  std::string format;  // of its programs
+  std::vector<std::pair<std::string, std::string>> minimum_os;  // system -> the first version that runs it
+};
+
+struct BundleSet {
+  std::vector<BundleSetMember> members;  // those for the newest systems first
+  std::vector<BundleFile> files;         // beside them, and their manifests
+
+  // What it says of a file; null where it does not list it.
+  const BundleFile *find(std::string_view name) const noexcept;
+};
+
+constexpr const char *kBundleSetName = "bundles.json";
+constexpr std::uint64_t kMaxBundleSetBytes = std::uint64_t{1} << 20;
+
+// `where` names the text in messages. Throws Error (EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION).
+BundleSet parse_bundle_set(std::string_view text, const std::string &where);
+
+// What runs bundles.
+struct BundleRunner {
+  std::vector<std::string> formats;  // that it runs; none: any
+  std::string system, version;       // such as "ios" and "26.4"; an empty system: any version will do
+};
+
+// The first member that `runner` runs. Throws Error: EK_UNSUPPORTED_BUNDLE where there is none, EK_INVALID_ARGUMENT for a
+// version that is none.
+const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &runner, const std::string &where);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_BUNDLE_SET_H

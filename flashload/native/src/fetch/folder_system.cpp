@@ -1,0 +1,78 @@
+#include "fetch/folder_system.h"
+
+#include <system_error>
+
+#if !defined(_WIN32)
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+namespace edgekit {
+
+#if defined(_WIN32)
+
+KeptFolder::~KeptFolder() = default;
+bool KeptFolder::keep(const std::filesystem::path &) noexcept { return true; }
+bool exchange_folders(const std::filesystem::path &, const std::filesystem::path &) noexcept { return false; }
+void sync_folder(const std::filesystem::path &) noexcept {}
+
+std::uint64_t bytes_on_disk(const std::filesystem::path &file) noexcept {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  return error ? 0 : size;
+}
+
+#else
+
+KeptFolder::~KeptFolder() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+bool KeptFolder::keep(const std::filesystem::path &folder) noexcept {
+  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) return true;
+  if (::flock(opened, LOCK_EX | LOCK_NB) == 0) {
+    descriptor_ = opened;
+    return true;
+  }
+  const int code = errno;
+  ::close(opened);
+  return code != EWOULDBLOCK;
+}
+
+bool exchange_folders(const std::filesystem::path &one, const std::filesystem::path &other) noexcept {
+#if defined(__APPLE__)
+  return ::renamex_np(one.c_str(), other.c_str(), RENAME_SWAP) == 0;
+#elif defined(__linux__) && defined(SYS_renameat2)
+  constexpr unsigned kExchange = 2;  // RENAME_EXCHANGE; older C libraries have no name for it
+  return ::syscall(SYS_renameat2, AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), kExchange) == 0;
+#else
+  (void)one, (void)other;
+  return false;
+#endif
+}
+
+void sync_folder(const std::filesystem::path &folder) noexcept {
+  const int opened = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
+  if (opened < 0) return;
+  ::fsync(opened);
+  ::close(opened);
+}
+
+std::uint64_t bytes_on_disk(const std::filesystem::path &file) noexcept {
+  struct ::stat found {};
+  if (::lstat(file.c_str(), &found) != 0) return 0;
+  return static_cast<std::uint64_t>(found.st_blocks) * 512;  // of 512 bytes on every system
+}
+
+#endif
+
+}  // namespace edgekit

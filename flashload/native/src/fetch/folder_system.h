@@ -1,0 +1,36 @@
+// What systems do with folders.
+#ifndef EDGEKIT_FOLDER_SYSTEM_H
+#define EDGEKIT_FOLDER_SYSTEM_H
+
+#include <cstdint>
+#include <filesystem>
+
+namespace edgekit {
+
+// Keeps a folder for one object, against others of this process and of others. Windows and some network file systems keep
+// nobody out.
+class KeptFolder {
+ public:
+  KeptFolder() = default;
+  ~KeptFolder();
+  KeptFolder(const KeptFolder &) = delete;
+  KeptFolder &operator=(const KeptFolder &) = delete;
+
+  bool keep(const std::filesystem::path &folder) noexcept;  // false: another one has it
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Has two folders change names in one step; false where the system cannot.
+bool exchange_folders(const std::filesystem::path &one, const std::filesystem::path &other) noexcept;
+
+// Has the disk hold the names in a folder, as far as the system can.
+void sync_folder(const std::filesystem::path &folder) noexcept;
+
+// Bytes of the disk that a file takes; its size where the system does not tell.
+std::uint64_t bytes_on_disk(const std::filesystem::path &file) noexcept;
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_FOLDER_SYSTEM_H

@@ -1,0 +1,55 @@
+// Where a bundle arrives: a folder beside the one that it is for, with which it changes places when it is whole.
+//
+//   FOLDER             the bundle, or none yet
+//   FOLDER.arriving    what has arrived; its manifest has another name until the end
+//   FOLDER.replaced    the bundle before, for a moment, where the system cannot exchange two folders in one step
+#ifndef EDGEKIT_STAGING_FOLDER_H
+#define EDGEKIT_STAGING_FOLDER_H
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "fetch/folder_system.h"
+
+namespace edgekit {
+
+class StagingFolder {
+ public:
+  // Makes the folder, and keeps other processes and objects out of it while this lives. Throws Error:
+  // EK_WRITE_FAILED, EK_OPEN_FAILED for a path that is no folder's, EK_INVALID_STATE where another one is at it.
+  explicit StagingFolder(const std::string &folder);
+
+  std::string folder() const { return folder_.u8string(); }  // that the bundle is for
+  std::string path() const { return staging_.u8string(); }
+  bool has_bundle() const;  // the folder; false where there is none
+
+  // Throws Error (EK_INVALID_ARGUMENT) for a folder that is no bundle, or has files that `listed` does not know: they would
+  // be lost.
+  void require_replaceable(const std::function<bool(const std::string &)> &listed) const;
+
+  // Bytes that the disk has room for. Throws Error (EK_WRITE_FAILED).
+  std::uint64_t room() const;
+  // Bytes that files take which have arrived.
+  std::uint64_t taken() const;
+
+  // The path of a file that arrives, and the folders that it lies in. Throws Error (EK_WRITE_FAILED).
+  std::string place(const std::string &name) const;
+  // Throws Error (EK_WRITE_FAILED).
+  void write(const std::string &name, const std::string &bytes) const;
+
+  // Removes what `listed` does not know, has the disk hold the folders, and puts them where the bundle is to be.
+  // Throws Error (EK_WRITE_FAILED).
+  void switch_over(const std::function<bool(const std::string &)> &listed);
+  // Removes all that has arrived.
+  void discard() noexcept;
+
+ private:
+  std::filesystem::path folder_, staging_, replaced_;
+  KeptFolder kept_;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_STAGING_FOLDER_H

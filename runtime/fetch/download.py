@@ -1,0 +1,157 @@
+"""Fetching a bundle with several connections at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgekit.flashload.errors import FetchFailed, InvalidRequest
+from edgekit.flashload.fetch import Fetch, Progress, Request, Step
+from edgekit.runtime.fetch.transport import Transport, transport
+
+#: Seconds between two looks at how far it is.
+_LOOK_S = 0.1
+_CONNECTIONS = 4
+_MOST_CONNECTIONS = 64
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A bundle in its folder, and what it took: bytes of the bundle, given by sources, copied from the bundle
+    that was there, left by an earlier fetch, and how many runs and files came damaged at first. `current`
+    tells that it was there already.
+    """
+
+    folder: Path
+    nbytes: int
+    fetched: int
+    copied: int
+    found: int
+    damaged: int
+    current: bool
+
+
+def fetch(
+    sources: str | Sequence[str],
+    folder: str | Path,
+    *,
+    sha256: str | None = None,
+    formats: Sequence[str] = (),
+    system: tuple[str, str] | None = None,
+    connections: int = _CONNECTIONS,
+    compare: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+) -> Arrived:
+    """Bring a bundle from `sources`, addresses or folders that hold the same files, to `folder`.
+
+    Every run and file is compared with its digest as it arrives, damaged ones come again, from another source
+    where there is one. What an earlier call left is gone on with; of a bundle that is in `folder` what has
+    not changed is copied, and it is replaced when the new one is whole.
+
+    Args:
+        sha256: the 64 digits that the manifest must begin with; of several bundles the SHA-256 of bundles.json.
+        formats: of the bundles to be taken where there are several, such as "native"; none: the first.
+        system: "ios" or "macos" and its version, which the bundle must run on.
+        connections: requests at the same time.
+        compare: also compare a bundle that is there with the same manifest, and mend it.
+        progress: told ten times a second how far it is; what it raises ends the fetch.
+
+    Raises FetchFailed, BundleError (ChecksumMismatch, WriteFailed), UnsupportedBundle, or InvalidRequest.
+    """
+    given = [sources] if isinstance(sources, str) else list(sources)
+    if not 1 <= connections <= _MOST_CONNECTIONS:
+        raise InvalidRequest(f"connections must be from 1 to {_MOST_CONNECTIONS}, not {connections}")
+    transports = [transport(source) for source in given]
+    fetching = Fetch(
+        folder,
+        [each.name for each in transports],
+        sha256=sha256,
+        formats=formats,
+        system=system,
+        compare=compare,
+    )
+    _Download(fetching, transports).run(connections, progress or _nobody)
+    done = fetching.progress
+    fetching.finish()
+    fetching.close()
+    return Arrived(
+        Path(folder), done.total, done.fetched, done.copied, done.found, done.damaged, done.current
+    )
+
+
+def _nobody(progress: Progress) -> None:
+    pass
+
+
+@dataclass
+class _Download:
+    """Threads that do what a fetch asks for until it is ready."""
+
+    fetch: Fetch
+    transports: Sequence[Transport]
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _stopped: bool = False
+    _error: BaseException | None = None
+
+    def run(self, connections: int, progress: Callable[[Progress], object]) -> None:
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(connections)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_LOOK_S)
+                    progress(self.fetch.progress)
+        finally:  # after an interrupt or a failure they end with the bytes that they are at
+            self._stop(None)
+            for thread in threads:
+                thread.join(_LOOK_S)
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self) -> None:
+        with self._changed:
+            self._changed.wait(_LOOK_S)
+
+    def _stop(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        try:
+            while not self._stopped:
+                step, request = self.fetch.next()
+                if step == Step.READY:
+                    return
+                if request is not None:
+                    self._send(request)
+                    with self._changed:
+                        self._changed.notify_all()
+                elif step == Step.WAIT:
+                    self._wait()
+        except BaseException as error:  # in the thread that waits
+            self._stop(error)
+
+    def _send(self, request: Request) -> None:
+        if request.wait_s:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped, request.wait_s)
+        if self._stopped:
+            return self.fetch.end(request, "was stopped")
+        try:
+            parts = self.transports[request.source].ask(
+                request, lambda status, content_range: self.fetch.answer(request, status, content_range)
+            )
+            for part in parts:
+                if not self.fetch.write(request, part):
+                    return None
+                if self._stopped:
+                    return self.fetch.end(request, "was stopped")
+        except FetchFailed as error:
+            return self.fetch.end(request, str(error))
+        return self.fetch.end(request)
+
