@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgekit.runtime.api import (
         Answer,
+        Arrived,
         Attempt,
         BudgetExceeded,
         BundleError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         Draft,
         EdgekitError,
         Event,
+        FetchFailed,
         GenerationEnded,
         InvalidOption,
         InvalidPrompt,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         UnsupportedBundle,
         Verifier,
         VerifierFailed,
+        fetch,
         load,
     )
 
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Arrived",
     "Attempt",
     "BudgetExceeded",
     "BundleError",
@@ -60,6 +64,7 @@ __all__ = [
     "Draft",
     "EdgekitError",
     "Event",
+    "FetchFailed",
     "GenerationEnded",
     "InvalidOption",
     "InvalidPrompt",
@@ -76,6 +81,7 @@ __all__ = [
     "Verifier",
     "VerifierFailed",
     "__version__",
+    "fetch",
     "load",
 ]
 

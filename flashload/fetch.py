@@ -1,4 +1,4 @@
-"""A bundle on its way to a folder: the core's `ek_fetch_` functions; see "Bundles that arrive" in `edgekit.h`.
+"""A bundle on its way to a folder: the `ek_fetch_` functions of `edgekit.h`.
 
 The core says which bytes to ask for, and compares what comes; who asks is a transport, such as
 `edgekit.runtime.fetch`.
@@ -6,7 +6,6 @@ The core says which bytes to ask for, and compares what comes; who asks is a tra
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int32, c_uint64, c_void_p
@@ -128,7 +127,9 @@ class Fetch:
 
     def answer(self, request: Request, status: int, content_range: str | None) -> None:
         """Take the head of an HTTP answer. Raises FetchFailed where it is of no use: the request is over."""
-        header = None if content_range is None else content_range.encode(errors="replace").replace(b"\0", b"?")
+        header = (
+            None if content_range is None else content_range.encode(errors="replace").replace(b"\0", b"?")
+        )
         _native.check(self._library.ek_fetch_answer(self._handle, request.id, status, header))
 
     def write(self, request: Request, data: bytes) -> bool:

@@ -32,6 +32,7 @@ COMMANDS = (
     "doctor",
     "selftest",
     "push",
+    "fetch",
     "targets",
     "config",
 )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from edgekit.flashload.errors import BudgetExceeded, BundleError, EdgekitError, UnsupportedBundle
+from edgekit.flashload.errors import (
+    BudgetExceeded,
+    BundleError,
+    EdgekitError,
+    FetchFailed,
+    UnsupportedBundle,
+)
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
 from edgekit.runtime.api.chat import Chat
 from edgekit.runtime.api.model import Model, load
@@ -10,12 +16,14 @@ from edgekit.runtime.api.options import Option
 from edgekit.runtime.api.prompt import Message, Prompt
 from edgekit.runtime.api.search import SearchBranch, SearchResult, SearchStatistics
 from edgekit.runtime.errors import GenerationEnded, PromptTooLong
+from edgekit.runtime.fetch import Arrived, fetch
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
 from edgekit.runtime.search import Attempt, Verifier, VerifierFailed
 from edgekit.runtime.tokenizer import ChatTemplateError
 
 __all__ = [
     "Answer",
+    "Arrived",
     "Attempt",
     "BudgetExceeded",
     "BundleError",
@@ -26,6 +34,7 @@ __all__ = [
     "Draft",
     "EdgekitError",
     "Event",
+    "FetchFailed",
     "GenerationEnded",
     "InvalidOption",
     "InvalidPrompt",
@@ -41,5 +50,6 @@ __all__ = [
     "UnsupportedBundle",
     "Verifier",
     "VerifierFailed",
+    "fetch",
     "load",
 ]

@@ -1,5 +1,5 @@
-"""Bundles from servers and folders into a folder: the transports for `edgekit.flashload.fetch`, and the threads
-that use them.
+"""Bundles from servers and folders into a folder: transports for `edgekit.flashload.fetch`, and threads that
+use them.
 """
 
 from __future__ import annotations

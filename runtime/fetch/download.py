@@ -13,8 +13,12 @@ from edgekit.runtime.fetch.transport import Transport, transport
 
 #: Seconds between two looks at how far it is.
 _LOOK_S = 0.1
+#: Seconds that a connection is given to end by itself, after a failure or an interrupt.
+_END_S = 0.5
 _CONNECTIONS = 4
 _MOST_CONNECTIONS = 64
+#: Of the time that a source which has failed is given; tests give none.
+WAIT_SHARE = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ def fetch(
     connections: int = _CONNECTIONS,
     compare: bool = False,
     progress: Callable[[Progress], object] | None = None,
+    trouble: Callable[[str], object] | None = None,
 ) -> Arrived:
     """Bring a bundle from `sources`, addresses or folders that hold the same files, to `folder`.
 
@@ -51,12 +56,13 @@ def fetch(
     not changed is copied, and it is replaced when the new one is whole.
 
     Args:
-        sha256: the 64 digits that the manifest must begin with; of several bundles the SHA-256 of bundles.json.
+        sha256: the 64 digits that the manifest must begin with; of several bundles that of bundles.json.
         formats: of the bundles to be taken where there are several, such as "native"; none: the first.
         system: "ios" or "macos" and its version, which the bundle must run on.
         connections: requests at the same time.
         compare: also compare a bundle that is there with the same manifest, and mend it.
         progress: told ten times a second how far it is; what it raises ends the fetch.
+        trouble: told of answers that failed and are asked for again, in one line, by any thread.
 
     Raises FetchFailed, BundleError (ChecksumMismatch, WriteFailed), UnsupportedBundle, or InvalidRequest.
     """
@@ -72,16 +78,20 @@ def fetch(
         system=system,
         compare=compare,
     )
-    _Download(fetching, transports).run(connections, progress or _nobody)
-    done = fetching.progress
-    fetching.finish()
-    fetching.close()
+    download = _Download(fetching, transports, trouble or _nobody)
+    try:
+        download.run(connections, progress or _nobody)
+        done = fetching.progress
+        fetching.finish()
+    finally:
+        if download.ended:  # else with the last thread that uses it
+            fetching.close()
     return Arrived(
         Path(folder), done.total, done.fetched, done.copied, done.found, done.damaged, done.current
     )
 
 
-def _nobody(progress: Progress) -> None:
+def _nobody(told: object) -> None:
     pass
 
 
@@ -91,9 +101,11 @@ class _Download:
 
     fetch: Fetch
     transports: Sequence[Transport]
+    trouble: Callable[[str], object]
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stopped: bool = False
     _error: BaseException | None = None
+    ended: bool = False  # no thread uses the fetch any more
 
     def run(self, connections: int, progress: Callable[[Progress], object]) -> None:
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(connections)]
@@ -107,7 +119,8 @@ class _Download:
         finally:  # after an interrupt or a failure they end with the bytes that they are at
             self._stop(None)
             for thread in threads:
-                thread.join(_LOOK_S)
+                thread.join(_END_S)
+            self.ended = not any(thread.is_alive() for thread in threads)
         if self._error is not None:
             raise self._error
 
@@ -139,7 +152,7 @@ class _Download:
     def _send(self, request: Request) -> None:
         if request.wait_s:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped, request.wait_s)
+                self._changed.wait_for(lambda: self._stopped, request.wait_s * WAIT_SHARE)
         if self._stopped:
             return self.fetch.end(request, "was stopped")
         try:
@@ -152,6 +165,7 @@ class _Download:
                 if self._stopped:
                     return self.fetch.end(request, "was stopped")
         except FetchFailed as error:
+            name = self.transports[request.source].name
+            self.trouble(str(error) if str(error).startswith(name) else f"{name}: {error}")
             return self.fetch.end(request, str(error))
         return self.fetch.end(request)
-

@@ -26,9 +26,12 @@ Head = Callable[[int, str | None], None]
 
 
 class Transport(Protocol):
-    """A place that bundles come from. `name` is for messages."""
+    """A place that bundles come from."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        ...
 
     def ask(self, request: Request, head: Head) -> Iterator[bytes]:
         """The bytes of a request, part by part, after `head` was told what they are.
@@ -69,10 +72,13 @@ class Server:
         except ValueError:
             usable = False
         if not usable or any(letter <= " " or letter == "\x7f" for letter in address):
-            raise InvalidRequest(f"{quoted(address, 200)}: is no address; give that of a folder, as https://host/folder")
+            raise InvalidRequest(
+                f"{quoted(address, 200)}: is no address; give that of a folder, as https://host/folder"
+            )
         if parts.username is not None or parts.query or parts.fragment:
             raise InvalidRequest(
-                f"{quoted(_without_password(address), 200)}: has a user, a query or a fragment; give the address of a folder"
+                f"{quoted(_without_password(address), 200)}: has a user, a query or a fragment; "
+                "give the address of a folder"
             )
         shown = address.rstrip("/")
         return Server(shown, quote(shown, safe="/:%[]~!$&'()*+,;=@"))

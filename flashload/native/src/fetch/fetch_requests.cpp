@@ -90,6 +90,7 @@ bool Fetch::take_bytes(std::uint64_t id, const char *data, std::size_t size, Loc
       return false;
     }
     open.text.append(data, size);
+    sources_.gave(open.source);
     return true;
   }
   File &file = *open.file;

@@ -45,9 +45,15 @@ int FetchSources::wait_milliseconds(std::size_t source) const noexcept {
   return failures == 0 ? 0 : std::min(kFirstWait << (failures - 1), kLongestWait);
 }
 
+void FetchSources::gave(std::size_t source) {
+  sources_[source].failures = 0;
+  sources_[source].has_given = true;
+}
+
 void FetchSources::failed(std::size_t source, const std::string &why) {
   last_ = name(source) + ": " + why;
-  if (++sources_[source].failures >= kMostFailures) drop(source, why);
+  const int most = sources_[source].has_given ? kMostFailures : kMostFirstFailures;
+  if (++sources_[source].failures >= most) drop(source, why);
 }
 
 void FetchSources::damaged(std::size_t source, const std::string &why) {

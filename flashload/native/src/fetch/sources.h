@@ -16,8 +16,9 @@ constexpr std::size_t kMaxSources = 32;
 
 class FetchSources {
  public:
-  // In a row without a byte of use, for one source.
+  // In a row without a byte of use, for one source; for one that has never given any.
   static constexpr int kMostFailures = 8;
+  static constexpr int kMostFirstFailures = 3;
   // Runs or files with other bytes than they should have, from one source, while there are others.
   static constexpr int kMostDamaged = 3;
 
@@ -40,7 +41,7 @@ class FetchSources {
   void asked(std::size_t source) { ++sources_[source].open; }
   void ended(std::size_t source) { --sources_[source].open; }
 
-  void gave(std::size_t source) { sources_[source].failures = 0; }
+  void gave(std::size_t source);
   void failed(std::size_t source, const std::string &why);
   void damaged(std::size_t source, const std::string &why);
   // It is not asked again.
@@ -54,7 +55,7 @@ class FetchSources {
   struct Source {
     std::string name;
     int open = 0, failures = 0, damaged = 0;
-    bool whole_only = false, dropped = false;
+    bool whole_only = false, has_given = false, dropped = false;
   };
 
   std::vector<Source> sources_;

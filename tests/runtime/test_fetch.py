@@ -1,0 +1,623 @@
+"""Bundles that arrive, from a server that fails in every way: they are whole, or they are not there."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import arriving, sealing
+from support.arriving import WEIGHTS, contents
+from support.range_server import Asked, Fault, RangeServer
+
+from edgekit.flashload.errors import (
+    ChecksumMismatch,
+    EdgekitError,
+    FetchFailed,
+    InvalidRequest,
+    MalformedFile,
+    OpenFailed,
+    UnsupportedBundle,
+    WriteFailed,
+)
+from edgekit.flashload.fetch import Fetch, Step
+from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.runtime.fetch import fetch
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return arriving.make(tmp_path_factory.mktemp("served") / "bundle")
+
+
+@pytest.fixture
+def server(bundle: Path) -> Iterator[RangeServer]:
+    with RangeServer(bundle) as serving:
+        yield serving
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed sources are asked again at once."""
+    monkeypatch.setattr("edgekit.runtime.fetch.download.WAIT_SHARE", 0.0)
+
+
+#: What is asked for of the weights first.
+HEADER = "bytes=0-16383"
+
+
+def seal_of(bundle: Path) -> str:
+    return (bundle / MANIFEST_NAME).read_bytes()[15:79].decode()
+
+
+# --- whole ----------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_arrives_as_it_was_served(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    done = fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+    manifest = (bundle / MANIFEST_NAME).stat().st_size
+    assert done.fetched == done.nbytes + manifest == server.sent
+    assert not done.current and done.damaged == 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "here"]
+    sealing.check_all(tmp_path / "here")
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+@pytest.mark.parametrize("form", ["native", "mlx"])
+def test_real_bundles_arrive_and_run(name, form, shipped_bundle, tmp_path: Path) -> None:
+    served = shipped_bundle(name, form)
+    with RangeServer(served) as server:
+        fetch(server.url, tmp_path / "here", sha256=seal_of(served))
+    assert contents(tmp_path / "here") == contents(served)
+
+
+def test_from_a_folder(bundle: Path, tmp_path: Path) -> None:
+    fetch(str(bundle), tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+def test_a_bundle_that_is_there_is_not_fetched_again(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    fetch(server.url, tmp_path / "here")
+    before = server.sent
+    assert fetch(server.url, tmp_path / "here").current
+    assert server.sent - before == (bundle / MANIFEST_NAME).stat().st_size
+    assert list(tmp_path.iterdir()) == [tmp_path / "here"]
+
+
+def test_a_server_without_ranges_is_read_from_the_start(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    server.without_ranges = True
+    fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+def test_connections_share_the_work(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    fetching = Fetch(tmp_path / "here", [server.url], request_bytes=64 << 10)
+    steps = [fetching.next()]
+    assert steps[0][0] is Step.ASK and fetching.next()[0] is Step.WAIT  # nothing is known before the manifest
+    request = steps[0][1]
+    assert request is not None and (request.name, request.nbytes) == (MANIFEST_NAME, 0)
+    assert fetching.write(request, (bundle / MANIFEST_NAME).read_bytes())
+    fetching.end(request)
+    asked = []
+    while (step := fetching.next())[0] is Step.ASK:
+        assert step[1] is not None
+        asked.append(step[1])
+    assert {each.name for each in asked} == {WEIGHTS, "tokenizer/tokenizer.json", "README.md"}
+    for each in reversed(asked):  # in any order
+        data = (bundle / each.name).read_bytes()[each.offset : each.offset + each.nbytes]
+        assert not fetching.write(each, data)  # it is over with its last byte
+        fetching.end(each)
+    while (step := fetching.next())[0] is not Step.READY:
+        if step[0] is Step.ASK:
+            assert step[1] is not None and step[1].nbytes <= 64 << 10
+            data = (bundle / WEIGHTS).read_bytes()[step[1].offset : step[1].offset + step[1].nbytes]
+            fetching.write(step[1], data)
+    fetching.finish()
+    assert contents(tmp_path / "here") == contents(bundle)
+    with pytest.raises(InvalidRequest, match="in its place already"):
+        fetching.finish()
+
+
+# --- servers that fail ----------------------------------------------------------------------------------
+
+FAULTS = {
+    "cut": Fault(cut=1000),
+    "cut at once": Fault(cut=0),
+    "silent": Fault(silent=True),
+    "a flipped bit": Fault(flip=77),
+    "other bytes under right headers": Fault(shift=1),
+    "another range": Fault(said="bytes 0-99/100"),
+    "a range that is none": Fault(said="bytes twelve"),
+    "another unit": Fault(said="rows 0-99/100"),
+    "another size": Fault(said="bytes 0-1/5"),
+    "no range": Fault(whole=True),
+    "too much": Fault(surplus=b"x" * 70_000),
+    "compressed": Fault(coding="gzip"),
+    "overloaded": Fault(status=503),
+    "too many": Fault(status=429),
+    "ranges that it does not have": Fault(status=416),
+    "a page": Fault(status=200),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("place", [0, 1, 4, 6])
+def test_one_failure_is_made_good(
+    fault: Fault, place: int, bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    server.faults = iter([None] * place + [fault])
+    fetch(server.url, tmp_path / "here", connections=1)
+    assert contents(tmp_path / "here") == contents(bundle)
+    assert list(tmp_path.iterdir()) == [tmp_path / "here"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), connections=st.integers(1, 6), sources=st.integers(1, 3))
+def test_any_failures_leave_a_whole_bundle_or_none(
+    data: st.DataObject,
+    connections: int,
+    sources: int,
+    bundle: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    kinds = st.sampled_from([None, *FAULTS.values()])
+    plan = data.draw(st.lists(kinds, max_size=30))
+    folder = tmp_path_factory.mktemp("any") / "here"
+    with RangeServer(bundle) as server:
+        server.faults = iter(plan)
+        for _ in range(12):  # three failures end an attempt at the soonest
+            try:
+                fetch([server.url] * sources, folder, connections=connections)
+                break
+            except EdgekitError:
+                assert not folder.exists()
+        else:
+            pytest.fail("not whole though the server has stopped failing")
+    assert contents(folder) == contents(bundle)
+    shutil.rmtree(folder.parent)
+
+
+def test_a_damaged_run_comes_again(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    def first_of_weights(asked: Asked) -> Fault | None:
+        begins = asked.path == WEIGHTS and sum(each.path == WEIGHTS for each in server.log) == 2
+        return Fault(flip=200_000) if begins else None
+
+    server.fault_of = first_of_weights
+    done = fetch(server.url, tmp_path / "here", connections=1)
+    assert done.damaged == 1
+    assert contents(tmp_path / "here") == contents(bundle)
+    again = server.log[-1].range
+    assert again is not None
+    first, last = (int(part) for part in again.removeprefix("bytes=").split("-"))
+    assert last - first + 1 == 3_014_656  # that run, and no more
+
+
+def test_a_run_that_stays_damaged_is_never_used(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    server.fault_of = lambda asked: (
+        Fault(flip=100_000) if asked.path == WEIGHTS and asked.range != HEADER else None
+    )
+    with pytest.raises(
+        ChecksumMismatch, match=r"came 3 times with other bytes than the manifest lists \(http://127"
+    ):
+        fetch(server.url, tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+    assert not (tmp_path / "here.arriving" / MANIFEST_NAME).exists()
+    server.fault_of = None
+    before = server.sent
+    done = fetch(server.url, tmp_path / "here")  # the others need not come again
+    assert contents(tmp_path / "here") == contents(bundle)
+    assert done.found > 0 and server.sent - before < done.nbytes
+
+
+def test_a_source_that_serves_damage_is_left(bundle: Path, tmp_path: Path) -> None:
+    with RangeServer(bundle) as bad, RangeServer(bundle) as good:
+        bad.fault_of = lambda asked: Fault(flip=5) if asked.path == WEIGHTS else None
+        done = fetch([bad.url, good.url], tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+    assert 1 <= done.damaged <= 8
+
+
+def test_a_source_without_a_file_is_left(bundle: Path, tmp_path: Path) -> None:
+    with RangeServer(bundle) as lacking, RangeServer(bundle) as whole:
+        lacking.fault_of = lambda asked: Fault(status=404) if asked.path == WEIGHTS else None
+        fetch([lacking.url, whole.url], tmp_path / "here")
+        assert contents(tmp_path / "here") == contents(bundle)
+        with pytest.raises(FetchFailed, match="lacks weights.safetensors, which its manifest lists"):
+            fetch(lacking.url, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "does not allow it"), (401, "does not allow it"), (418, "HTTP status 418"), (500, "not ready")],
+)
+def test_a_server_that_refuses(status: int, said: str, server: RangeServer, tmp_path: Path) -> None:
+    server.fault_of = lambda asked: Fault(status=status)
+    with pytest.raises(FetchFailed, match=said):
+        fetch(server.url, tmp_path / "here")
+    assert len(server.log) == (3 if status == 500 else 1)
+
+
+def test_what_is_no_bundle(server: RangeServer, tmp_path: Path) -> None:
+    with pytest.raises(FetchFailed, match=r"has neither edgekit.json nor bundles.json; give the address"):
+        fetch(server.url + "/tokenizer", tmp_path / "here")
+    with pytest.raises(FetchFailed, match="cannot be reached"):
+        fetch("http://127.0.0.1:9", tmp_path / "here")
+    server.fault_of = lambda asked: Fault(status=200)  # a page for everything, as hotels have
+    with pytest.raises(MalformedFile, match="is not an edgekit manifest"):
+        fetch(server.url, tmp_path / "here")
+
+
+def test_redirects_are_followed(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    with RangeServer(bundle) as front:
+        front.fault_of = lambda asked: Fault(redirect=server.url + "{path}")
+        fetch(front.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+    server.fault_of = lambda asked: Fault(redirect=server.url + "{path}")
+    with pytest.raises(FetchFailed):
+        fetch(server.url, tmp_path / "round")
+
+
+def test_names_with_odd_letters(tmp_path: Path) -> None:
+    files = {"a folder/ein schöner Name #1?.txt": b"x", "100%25/ü": b"y"}
+    served = arriving.make(tmp_path / "sérved #2", (1000,), files)
+    with RangeServer(served) as server:
+        fetch(server.url, tmp_path / "here")
+    with RangeServer(tmp_path) as server:
+        fetch(f"{server.url}/s%C3%A9rved%20%232/", tmp_path / "below")
+        fetch(f"{server.url}/sérved%20%232", tmp_path / "written")
+    assert contents(tmp_path / "here") == contents(served) == contents(tmp_path / "below")
+    assert contents(tmp_path / "written") == contents(served)
+
+
+# --- which bundle ---------------------------------------------------------------------------------------
+
+
+def test_only_the_bundle_that_was_asked_for(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    fetch(server.url, tmp_path / "here", sha256=seal_of(bundle))
+    with pytest.raises(ChecksumMismatch, match="it is another bundle than was asked for"):
+        fetch(server.url, tmp_path / "other", sha256="0" * 64)
+    with pytest.raises(InvalidRequest, match="64 lower-case hex digits"):
+        fetch(server.url, tmp_path / "other", sha256="0" * 63)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_mirror_with_another_bundle_is_left(bundle: Path, tmp_path: Path) -> None:
+    old = arriving.make(tmp_path / "old", seed=5)
+    with RangeServer(old) as stale, RangeServer(bundle) as server:
+        fetch([stale.url, server.url], tmp_path / "here", sha256=seal_of(bundle))
+        assert contents(tmp_path / "here") == contents(bundle)
+        fetch([server.url, stale.url], tmp_path / "first")
+        assert contents(tmp_path / "first") == contents(bundle)
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    members = {"coreai": ("coreai", "27.0"), "coreml": ("coreml", "18.0"), "cpu": ("native", "13.0")}
+    return arriving.make_set(tmp_path_factory.mktemp("served") / "several", members)
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({}, "coreai"),
+        ({"formats": ["native"]}, "cpu"),
+        ({"formats": ["native", "coreml"]}, "coreml"),
+        ({"system": ("ios", "27.1")}, "coreai"),
+        ({"system": ("ios", "26.4.1")}, "coreml"),
+        ({"system": ("ios", "26.4"), "formats": ["native"]}, "cpu"),
+        ({"system": ("android", "16"), "formats": ["native"]}, "cpu"),
+    ],
+)
+def test_of_several_the_one_that_the_device_runs(options, chosen, several: Path, tmp_path: Path) -> None:
+    with RangeServer(several) as server:
+        done = fetch(server.url, tmp_path / "here", **options)
+        below = {path.partition("/")[0] for path in server.paths()}
+    assert contents(tmp_path / "here") == contents(several / chosen)
+    assert below == {MANIFEST_NAME, "bundles.json", chosen}
+    assert done.nbytes < 120_000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"formats": ["onnx"]}, "holds bundles for coreai, coreml, native, not for onnx"),
+        ({"system": ("ios", "12.0")}, "its bundles are for ios 13.0 and later, this is 12.0"),
+    ],
+)
+def test_of_several_none(options, said, several: Path, tmp_path: Path) -> None:
+    with RangeServer(several) as server, pytest.raises(UnsupportedBundle, match=said):
+        fetch(server.url, tmp_path / "here", **options)
+
+
+def test_a_manifest_that_the_set_does_not_list(several: Path, tmp_path: Path) -> None:
+    mixed = shutil.copytree(several, tmp_path / "mixed")
+    shutil.rmtree(mixed / "cpu")
+    arriving.make(mixed / "cpu", (1000, 60_000), form="native")
+    with (
+        RangeServer(mixed) as server,
+        pytest.raises(ChecksumMismatch, match=r"is not the manifest that bundles.json lists"),
+    ):
+        fetch(server.url, tmp_path / "here", formats=["native"])
+
+
+# --- a folder that is there -----------------------------------------------------------------------------
+
+
+def test_an_update_fetches_what_has_changed(tmp_path: Path) -> None:
+    old = arriving.make(tmp_path / "old")
+    new = arriving.make(
+        tmp_path / "new", files={**arriving.FILES, "README.md": b"# another\n"}, others={3: 9}
+    )
+    shutil.copytree(old, tmp_path / "here")
+    with RangeServer(new) as server:
+        done = fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(new)
+    changed = 704_512 + len(b"# another\n")  # the run with its padding, and the file
+    header = 16384
+    assert done.fetched == changed + header + (new / MANIFEST_NAME).stat().st_size
+    assert done.copied + changed + header == done.nbytes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "new", "old"]
+
+
+def test_runs_that_have_moved_are_found(tmp_path: Path) -> None:
+    arriving.make(tmp_path / "here", (50_000, 700_000), others={1: 7})
+    new = arriving.make(tmp_path / "new", (50_000, 700_000, 20_000), others={0: 3, 1: 7})
+    with RangeServer(new) as server:
+        done = fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(new)
+    assert done.copied >= 700_000
+
+
+def test_the_bundle_before_stays_until_the_end(bundle: Path, tmp_path: Path) -> None:
+    old = arriving.make(tmp_path / "here", seed=3)
+    before = contents(old)
+    with RangeServer(bundle) as server:
+        seen = list[bool]()
+        server.after_part = lambda sent: seen.append(contents(tmp_path / "here") == before)
+        server.fault_of = lambda asked: Fault(status=403) if len(server.log) > 2 else None
+        with pytest.raises(FetchFailed):
+            fetch(server.url, tmp_path / "here")
+        assert contents(tmp_path / "here") == before and all(seen) and seen
+        server.fault_of = None
+        fetch(server.url, tmp_path / "here")
+    assert all(seen[:-1]) and contents(tmp_path / "here") == contents(bundle)
+
+
+def test_a_damaged_bundle_is_mended(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    here = shutil.copytree(bundle, tmp_path / "here")
+    with open(here / WEIGHTS, "r+b") as file:
+        file.seek(100_000)
+        file.write(b"other bytes")
+    assert fetch(server.url, here).current  # its files have their sizes
+    before = server.sent
+    done = fetch(server.url, here, compare=True)
+    assert contents(here) == contents(bundle)
+    assert server.sent - before < 3_014_656 + 50_000 < done.nbytes
+
+
+def test_a_bundle_that_lacks_a_file_is_mended(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    here = shutil.copytree(bundle, tmp_path / "here")
+    (here / "README.md").unlink()
+    assert not fetch(server.url, here).current
+    assert contents(here) == contents(bundle)
+
+
+def test_files_of_others_stay(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    here = shutil.copytree(bundle, tmp_path / "here")
+    arriving.make(tmp_path / "new", seed=4)
+    (here / "tokenizer" / "notes.txt").write_text("mine")
+    with (
+        RangeServer(tmp_path / "new") as other,
+        pytest.raises(InvalidRequest, match=r"'tokenizer/notes.txt', which is no file of its bundle"),
+    ):
+        fetch(other.url, here)
+    assert (here / "tokenizer" / "notes.txt").read_text() == "mine"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("mine")
+    with pytest.raises(InvalidRequest, match=r"has 'README.md', and is no bundle; move that away"):
+        fetch(server.url, tmp_path / "mine")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OpenFailed, match="is there, and is no folder"):
+        fetch(server.url, tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    fetch(server.url, tmp_path / "empty")
+    assert contents(tmp_path / "empty") == contents(bundle)
+
+
+def test_a_link_stays_one(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    arriving.make(tmp_path / "disk" / "model", seed=8)
+    (tmp_path / "model").symlink_to("disk/model")
+    fetch(server.url, tmp_path / "model")
+    assert (tmp_path / "model").is_symlink()
+    assert contents(tmp_path / "disk" / "model") == contents(bundle)
+
+
+def test_a_link_among_what_has_arrived_is_not_followed(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "here.arriving").mkdir()
+    (tmp_path / "here.arriving" / "README.md").symlink_to(tmp_path / "mine")
+    with pytest.raises(WriteFailed, match=r"README.md: cannot open"):
+        fetch(server.url, tmp_path / "here")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_one_at_a_time(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    first = Fetch(tmp_path / "here", [server.url])
+    with pytest.raises(InvalidRequest, match="another one fetches this bundle now"):
+        Fetch(tmp_path / "here", [server.url])
+    first.close()
+    fetch(server.url, tmp_path / "here")
+
+
+def test_a_fetch_that_ended_between_its_last_steps(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    """Where folders cannot be exchanged in one step."""
+    arriving.make(tmp_path / "here.replaced", seed=2)
+    before = contents(tmp_path / "here.replaced")
+    fetching = Fetch(tmp_path / "here", [server.url])
+    assert contents(tmp_path / "here") == before
+    fetching.close()
+    fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+# --- the disk -------------------------------------------------------------------------------------------
+
+
+def test_the_room_is_asked_for_first(bundle: Path, tmp_path: Path) -> None:
+    served = shutil.copytree(bundle, tmp_path / "served")
+
+    def far_more(table) -> None:
+        table["weights"]["size"] = 1 << 60
+
+    sealing.edit(served, far_more)
+    with RangeServer(served) as server:
+        with pytest.raises(
+            WriteFailed, match=r"1.15e\+09 GB of the bundle have to come, and its disk has room for"
+        ):
+            fetch(server.url, tmp_path / "here")
+        assert server.paths() == [MANIFEST_NAME]
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="a full disk is mounted by root alone"
+)
+def test_a_disk_that_fills_up(tmp_path: Path) -> None:
+    served = arriving.make(tmp_path / "served", (20_000_000,))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=60m", "none", disk], capture_output=True
+    ).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        with RangeServer(served) as server:
+            filler = disk / "filler"
+            server.after_part = lambda sent: filler.exists() or filler.write_bytes(bytes(50_000_000))
+            with pytest.raises(WriteFailed, match="the disk is full; delete or move other files"):
+                fetch(server.url, disk / "here")
+            server.after_part = None
+            filler.unlink()
+            done = fetch(server.url, disk / "here")
+        assert contents(disk / "here") == contents(served)
+        assert done.found > 0
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+# --- files that lie -------------------------------------------------------------------------------------
+
+
+def test_a_file_whose_digests_disagree(bundle: Path, tmp_path: Path) -> None:
+    for name in ("README.md", WEIGHTS):
+        served = shutil.copytree(bundle, tmp_path / f"served-{name}")
+
+        def change(table, name=name) -> None:
+            entry = table["weights"] if name == WEIGHTS else table["files"][name]
+            entry["sha256"] = "1" * 64
+
+        sealing.edit(served, change)
+        with (
+            RangeServer(served) as server,
+            pytest.raises(ChecksumMismatch, match="though its other digests agree"),
+        ):
+            fetch(server.url, tmp_path / "here")
+        assert not (tmp_path / "here").exists()
+        shutil.rmtree(tmp_path / "here.arriving")
+
+
+def test_a_header_that_is_none(bundle: Path, tmp_path: Path) -> None:
+    served = shutil.copytree(bundle, tmp_path / "served")
+    data = bytearray((served / WEIGHTS).read_bytes())
+    data[8:100] = b"x" * 92
+    (served / WEIGHTS).write_bytes(data)
+
+    import xxhash
+
+    sealing.edit(served, lambda t: t["weights"].update(header_xxh3=xxhash.xxh3_64_hexdigest(data[:16384])))
+    with RangeServer(served) as server, pytest.raises(MalformedFile):
+        fetch(server.url, tmp_path / "here")
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "c:\\out"])
+def test_names_that_leave_the_folder(name: str, bundle: Path, tmp_path: Path) -> None:
+    served = shutil.copytree(bundle, tmp_path / "served")
+    sealing.edit(served, lambda t: t["files"].update({name: t["files"]["README.md"]}))
+    with (
+        RangeServer(served) as server,
+        pytest.raises(MalformedFile, match="is not a plain relative path inside"),
+    ):
+        fetch(server.url, tmp_path / "deep" / "here")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "served"]
+
+
+# --- interruptions --------------------------------------------------------------------------------------
+
+_SIZES = tuple(1_000_000 + 37 * i for i in range(24))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are killed by signals")
+def test_killed_thirty_times_it_goes_on(tmp_path: Path) -> None:
+    """A process that is killed while bytes come, again and again, at any place."""
+    served = arriving.make(tmp_path / "served", _SIZES)
+    here, kills = tmp_path / "here", 30
+    total = (served / WEIGHTS).stat().st_size
+    rng = random.Random(5)
+    with RangeServer(served) as server:
+        running: list[subprocess.Popen[bytes]] = []
+        limit = [0]
+
+        def kill(sent: int) -> None:
+            if running and sent > limit[0]:
+                running[-1].send_signal(signal.SIGKILL)
+                limit[0] = 1 << 62
+
+        server.after_part = kill
+        server.part_s = 0.001
+        for _ in range(kills):
+            limit[0] = server.sent + rng.randrange(50_000, 2 * total // kills)
+            running.append(subprocess.Popen([sys.executable, "-m", "edgekit", "fetch", server.url, here]))
+            assert running[-1].wait(60) == -signal.SIGKILL
+            assert not here.exists()
+        server.after_part, server.part_s = None, 0.0
+        before = server.sent
+        done = fetch(server.url, here)
+    assert contents(here) == contents(served)
+    assert done.damaged == 0 or done.found > 0
+    assert done.found > total // 3  # what was there is not fetched again
+    assert server.sent - before < total - done.found + 3_000_000
+    # Each kill costs what was on its way, and no more.
+    assert server.sent < 2 * total
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal is sent")
+def test_an_interrupt_says_how_to_go_on(bundle: Path, tmp_path: Path) -> None:
+    with RangeServer(bundle) as server:
+        started = threading.Event()
+        server.after_part = lambda sent: started.set() if sent > 100_000 else None
+        server.part_s = 0.05
+        command = [sys.executable, "-m", "edgekit", "fetch", server.url, str(tmp_path / "here")]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert started.wait(60)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert "the same command goes on" in said
+        server.after_part, server.part_s = None, 0.0
+        assert fetch(server.url, tmp_path / "here").found > 0
+    assert contents(tmp_path / "here") == contents(bundle)

@@ -1,0 +1,181 @@
+"""A server of files on the loopback address that answers ranges, and fails in the ways that servers do.
+
+with RangeServer(folder) as server:
+    server.faults = iter([Cut(1000), WrongRange(), Damage(5)])     one for each request, then none
+    fetch(server.url, "bundle")
+    assert server.sent < 10_000
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote
+
+_PART = 64 << 10
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to one answer. Each field stands for itself; most are of use alone."""
+
+    status: int | None = None  # in place of the answer, with a page of HTML
+    cut: int | None = None  # the connection is closed behind so many bytes
+    flip: int | None = None  # a bit of this byte, counted from the start of the answer, is another
+    shift: int = 0  # the bytes are those so many further on; the headers are right
+    said: str | None = None  # Content-Range
+    whole: bool = False  # the range is ignored
+    surplus: bytes = b""  # behind the bytes, counted in Content-Length
+    coding: str | None = None  # Content-Encoding
+    redirect: str | None = None  # to another address, "{path}" being what was asked for
+    silent: bool = False  # the connection is closed before any answer
+
+
+@dataclass
+class Asked:
+    """A request: the path below the folder, its range, what was answered, and how many bytes were sent."""
+
+    path: str
+    range: str | None
+    status: int = 0
+    sent: int = 0
+
+
+@dataclass
+class RangeServer:
+    """The server, in threads of this process, while its block lasts."""
+
+    folder: Path
+    faults: Iterator[Fault | None] | None = None
+    #: Decides on the fault of a request in place of `faults`.
+    fault_of: Callable[[Asked], Fault | None] | None = None
+    #: Called behind every part that was sent, with the bytes sent so far.
+    after_part: Callable[[int], object] | None = None
+    without_ranges: bool = False
+    part_s: float = 0.0  # between two parts
+    log: list[Asked] = field(default_factory=list)
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        owner = self
+        self._lock = threading.Lock()
+
+        class Handler(_Answering):
+            server_of = owner
+
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def paths(self) -> list[str]:
+        """What was asked for, in order."""
+        return [asked.path for asked in self.log]
+
+    def next_fault(self, asked: Asked) -> Fault | None:
+        with self._lock:
+            self.log.append(asked)
+            if self.fault_of is not None:
+                return self.fault_of(asked)
+            return None if self.faults is None else next(self.faults, None)
+
+    def count(self, asked: Asked, nbytes: int) -> None:
+        with self._lock:
+            asked.sent += nbytes
+            self.sent += nbytes
+            total = self.sent
+        if self.after_part is not None:
+            self.after_part(total)
+
+    def __enter__(self) -> RangeServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that have enough close their connections."""
+
+
+class _Answering(BaseHTTPRequestHandler):
+    server_of: RangeServer
+
+    def do_GET(self) -> None:
+        owner = self.server_of
+        asked = Asked(unquote(self.path).lstrip("/"), self.headers.get("Range"))
+        fault = owner.next_fault(asked) or Fault()
+        if fault.silent:
+            return self.close_now()
+        if fault.redirect is not None:
+            return self.head(
+                asked, 302, {"Location": fault.redirect.format(path=self.path), "Content-Length": "0"}
+            )
+        file = owner.folder / asked.path
+        if fault.status is not None or not file.is_file():
+            return self.page(asked, fault.status or 404)
+        data = file.read_bytes()
+        first, end, status = 0, len(data), 200
+        if asked.range is not None and not (fault.whole or owner.without_ranges):
+            found = re.fullmatch(r"bytes=(\d+)-(\d+)", asked.range)
+            assert found is not None, asked.range
+            first, end, status = int(found[1]), min(int(found[2]) + 1, len(data)), 206
+            if first >= end:
+                return self.page(asked, 416)
+        body = bytearray(data[first + fault.shift : end + fault.shift].ljust(end - first, b"\0"))
+        if fault.flip is not None and body:
+            body[fault.flip % len(body)] ^= 4
+        body += fault.surplus
+        headers = {"Content-Length": str(len(body))}
+        if status == 206:
+            headers["Content-Range"] = fault.said or f"bytes {first}-{end - 1}/{len(data)}"
+        if fault.coding is not None:
+            headers["Content-Encoding"] = fault.coding
+        self.head(asked, status, headers)
+        self.send(asked, bytes(body if fault.cut is None else body[: fault.cut]))
+        if fault.cut is not None:
+            self.close_now()
+
+    def page(self, asked: Asked, status: int) -> None:
+        body = b"<!doctype html><title>another page</title>"
+        self.head(asked, status, {"Content-Length": str(len(body)), "Content-Type": "text/html"})
+        self.send(asked, body)
+
+    def head(self, asked: Asked, status: int, headers: dict[str, str]) -> None:
+        asked.status = status
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def send(self, asked: Asked, body: bytes) -> None:
+        for at in range(0, len(body), _PART):
+            part = body[at : at + _PART]
+            self.wfile.write(part)
+            self.server_of.count(asked, len(part))
+            if self.server_of.part_s:
+                time.sleep(self.server_of.part_s)
+
+    def close_now(self) -> None:
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

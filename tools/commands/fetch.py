@@ -1,0 +1,132 @@
+"""`edgekit fetch`: a bundle from servers into a folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgekit.flashload.sizes import size
+from edgekit.tools.console import Steps, command_line, note
+from edgekit.tools.failures import Interrupted
+from edgekit.tools.help import Command
+from edgekit.tools.options import Count, Folder, debug_option, json_option
+from edgekit.tools.terminal_text import counted, visible
+
+if TYPE_CHECKING:
+    from edgekit.flashload.fetch import Progress
+
+
+@click.command(
+    "fetch",
+    cls=Command,
+    short_help="Bring a bundle from a server, and update it.",
+    examples=(
+        "edgekit fetch https://example.com/models/llada llada",
+        "edgekit fetch https://example.com/llada llada --mirror https://mirror.example.org/llada",
+        "edgekit fetch /media/stick/llada llada",
+    ),
+)
+@click.argument("source", metavar="SOURCE")
+@click.argument("folder", metavar="FOLDER", type=Folder())
+@click.option(
+    "--mirror",
+    "mirrors",
+    multiple=True,
+    metavar="SOURCE",
+    help="Another place with the same files; may be repeated.",
+)
+@click.option(
+    "--sha256",
+    metavar="DIGITS",
+    help="What the manifest must begin with, told by whom you trust; of several bundles that of bundles.json.",
+)
+@click.option(
+    "--format", "form", metavar="NAME", help="Of several bundles the one of this format, such as native."
+)
+@click.option(
+    "--connections", type=Count(1, 64), default=4, show_default=True, help="Requests at the same time."
+)
+@click.option(
+    "--repair", is_flag=True, help="Compare a bundle that is there with the same manifest, and mend it."
+)
+@json_option
+@debug_option
+def command(
+    source: str,
+    folder: Path,
+    mirrors: tuple[str, ...],
+    sha256: str | None,
+    form: str | None,
+    connections: int,
+    repair: bool,
+    as_json: bool,
+) -> None:
+    """Bring the bundle at SOURCE, the address of a folder or a folder of this machine, to FOLDER.
+
+    Every run of the weights and every file is compared with its checksum when it has arrived; what is damaged
+    comes again. The same command goes on after any interruption. A bundle that is in FOLDER stays until the
+    new one is whole, and what has not changed is copied from it.
+    """
+    from edgekit.runtime.fetch import fetch
+
+    system = platform.mac_ver()[0]
+    with Steps("asking", quiet=as_json) as steps:
+        shown = _Shown(steps)
+        try:
+            done = fetch(
+                [source, *mirrors],
+                folder,
+                sha256=sha256,
+                formats=[form] if form else [],
+                system=("macos", system) if system else None,
+                connections=connections,
+                compare=repair,
+                progress=shown.take,
+                trouble=shown.note,
+            )
+        except KeyboardInterrupt:
+            raise Interrupted("the same command goes on where it stopped") from None
+    if as_json:
+        click.echo(json.dumps(asdict(done) | {"folder": str(done.folder)}))
+        return
+    if done.current:
+        said = "has this bundle already; --repair compares it"
+    else:
+        parts = [f"{size(done.fetched)} fetched"]
+        parts += [f"{size(done.found)} had arrived before"] if done.found else []
+        parts += [f"{size(done.copied)} had not changed"] if done.copied else []
+        parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
+        parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
+        said = f"{size(done.nbytes)}, every checksum is right: {', '.join(parts)}"
+    click.echo(visible(f"{folder}: {said}"))
+    note(f"next: {command_line('run', folder, 'What is 23 + 45?', '--watch')}")
+
+
+class _Shown:
+    """Tells `Steps` how far a fetch is."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps, self._stage, self._done = steps, "", 0
+        self._said = set[str]()
+
+    def note(self, line: str) -> None:
+        """Each trouble once."""
+        if line not in self._said:
+            self._said.add(line)
+            self._steps.note(f"note: {line}; it is asked again")
+
+    def take(self, progress: Progress) -> None:
+        self._steps.advance(0, "")  # looks for interrupts
+        if progress.total == 0 or progress.current:
+            return
+        if not self._stage:
+            self._stage = "fetching"
+            self._steps.stage(self._stage, progress.total)
+        done = progress.whole + progress.arrived
+        self._steps.advance(max(0, done - self._done), f"{size(done)} of {size(progress.total)}")
+        self._done = max(done, self._done)
