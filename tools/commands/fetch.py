@@ -27,33 +27,17 @@ if TYPE_CHECKING:
     short_help="Bring a bundle from a server, and update it.",
     examples=(
         "edgekit fetch https://example.com/models/llada llada",
-        "edgekit fetch https://example.com/llada llada --mirror https://mirror.example.org/llada",
+        "edgekit fetch https://a.example/llada llada --mirror https://b.example/llada",
         "edgekit fetch /media/stick/llada llada",
     ),
 )
 @click.argument("source", metavar="SOURCE")
 @click.argument("folder", metavar="FOLDER", type=Folder())
-@click.option(
-    "--mirror",
-    "mirrors",
-    multiple=True,
-    metavar="SOURCE",
-    help="Another place with the same files; may be repeated.",
-)
-@click.option(
-    "--sha256",
-    metavar="DIGITS",
-    help="What the manifest must begin with, told by whom you trust; of several bundles that of bundles.json.",
-)
-@click.option(
-    "--format", "form", metavar="NAME", help="Of several bundles the one of this format, such as native."
-)
-@click.option(
-    "--connections", type=Count(1, 64), default=4, show_default=True, help="Requests at the same time."
-)
-@click.option(
-    "--repair", is_flag=True, help="Compare a bundle that is there with the same manifest, and mend it."
-)
+@click.option("--mirror", "mirrors", multiple=True, metavar="SOURCE", help="Another place; may be repeated.")
+@click.option("--sha256", metavar="DIGITS", help="What its manifest must begin with.")
+@click.option("--format", "form", metavar="NAME", help="Of several bundles the one of this format.")
+@click.option("--connections", type=Count(1, 64), default=4, show_default=True, help="Requests at a time.")
+@click.option("--repair", is_flag=True, help="Compare what is there already, and mend it.")
 @json_option
 @debug_option
 def command(
@@ -68,9 +52,8 @@ def command(
 ) -> None:
     """Bring the bundle at SOURCE, the address of a folder or a folder of this machine, to FOLDER.
 
-    Every run of the weights and every file is compared with its checksum when it has arrived; what is damaged
-    comes again. The same command goes on after any interruption. A bundle that is in FOLDER stays until the
-    new one is whole, and what has not changed is copied from it.
+    Every run and file is compared with its checksum as it arrives. The same command goes on after any
+    interruption. A bundle in FOLDER stays until the new one is whole; what has not changed is copied from it.
     """
     from edgekit.runtime.fetch import fetch
 

@@ -1,11 +1,12 @@
-// Fuzz target of everything that reads a file from elsewhere: JSON, the flash file's header, the manifest. Whatever the
-// bytes are, a parser returns what its callers rely on or throws Error with one printable line.
+// Fuzz target of everything that reads a file from elsewhere: JSON, the flash file's header, the manifest, lists of
+// bundles. Whatever the bytes are, a parser returns what its callers rely on or throws Error with one printable line.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bundle_set.h"
 #include "error.h"
 #include "flash_layout.h"
 #include "fuzz_target.h"
@@ -121,13 +122,38 @@ const char *const kManifest =
     R"("00000000000000000000000000000000ffffffffffffffffffffffffffffffff", "xxh3": "0123456789abcdef"}}, )"
     R"("provenance": {}})";
 
+void parse_bundle_set(std::string_view text) {
+  guarded([&] {
+    const edgekit::BundleSet set = edgekit::parse_bundle_set(text, "bundles.json");
+    EK_REQUIRE(!set.members.empty());
+    for (const edgekit::BundleSetMember &member : set.members) EK_REQUIRE(edgekit::is_inside(member.path));
+    for (const edgekit::BundleFile &file : set.files) EK_REQUIRE(set.find(file.name) != nullptr);
+    EK_REQUIRE(&edgekit::choose_member(set, {}, "bundles.json") == &set.members.front());
+    edgekit::BundleRunner phone;
+    phone.system = "ios";
+    phone.version = "26.4";
+    phone.formats = {"native", "coreml"};
+    try {
+      const edgekit::BundleSetMember &chosen = edgekit::choose_member(set, phone, "bundles.json");
+      EK_REQUIRE(chosen.format == "native" || chosen.format == "coreml");
+    } catch (const edgekit::Error &error) {
+      EK_REQUIRE(error.status() == EK_UNSUPPORTED_BUNDLE);
+    }
+  });
+}
+
+const char *const kBundleSet = R"({"schema_version": 2, "bundles": [{"path": "a/b", "format": "coreml", "minimum_os":
+    {"ios": "26.4", "macos": "26"}}, {"path": "c", "format": "native", "minimum_os": {"ios": "17.0", "macos": "14.0"}}],
+    "files": {"c/edgekit.json": {"size": 5, "sha256":
+    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "xxh3": "0123456789abcdef"}}})";
+
 }  // namespace
 
-// The first byte chooses: 0 JSON, 1 a header's text, 2 a whole file, 3 a manifest.
+// The first byte chooses: 0 JSON, 1 a header's text, 2 a whole file, 3 a manifest, 4 a bundles.json.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char *>(data) + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0:
       guarded([&] { visit(Json::parse(text, "text")); });
       break;
@@ -145,8 +171,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         parse_header(text.substr(8, static_cast<std::size_t>(length)), text.size());
       });
       break;
-    default:
+    case 3:
       parse_manifest(text);
+      break;
+    default:
+      parse_bundle_set(text);
   }
   return 0;
 }
@@ -157,6 +186,7 @@ std::vector<std::string> edgekit_testing::fuzz_seeds() {
       std::string(1, '\0') + "[[[[[[[[9223372036854775807, -9223372036854775808, 1e308]]]]]]]]",
       std::string(1, '\1') + kHeader,
       std::string(1, '\3') + kManifest,
+      std::string(1, '\4') + kBundleSet,
   };
   std::string file = kHeader;
   file.resize(16384 - 8, ' ');
