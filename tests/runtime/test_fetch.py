@@ -508,7 +508,9 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     try:
         with RangeServer(served) as server:
             filler = disk / "filler"
-            server.after_part = lambda sent: filler.exists() or filler.write_bytes(bytes(50_000_000))
+            server.after_part = lambda sent: (
+                sent < 5_000_000 or filler.exists() or filler.write_bytes(bytes(50_000_000))
+            )
             with pytest.raises(WriteFailed, match="the disk is full; delete or move other files"):
                 fetch(server.url, disk / "here")
             server.after_part = None
