@@ -20,6 +20,7 @@ from edgekit.flashload import _native
 X86_FEATURES = {
     "sse4_2", "avx2", "fma", "f16c", "avx_vnni",
     "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "amx_int8",
+    "sha_ni",
 }  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def test_features_are_those_the_kernel_reports(core: _native.NativeCore) -> None
 @pytest.mark.skipif(platform.machine() not in ("aarch64", "arm64"), reason="for 64-bit Arm processors")
 def test_features_of_arm_processors_include_neon(core: _native.NativeCore) -> None:
     assert "neon" in core.cpu_features()
-    assert set(core.cpu_features()) <= {"neon", "dotprod", "i8mm", "sve"}
+    assert set(core.cpu_features()) <= {"neon", "dotprod", "i8mm", "sve", "sha2"}
 
 
 def test_buffer_sizes_are_respected(core: _native.NativeCore) -> None:

@@ -81,8 +81,8 @@ EK_API const char *ek_status_message(ek_status status) EK_NOEXCEPT;
 /* Writes the names of the instruction set extensions that this process may use, separated by single spaces, into
  * `buffer`, which holds `size` bytes and belongs to the caller. A name is written only when the processor has the
  * extension and the operating system saves its registers. Names and their order:
- *   x86-64:  sse4_2 avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni avx512_bf16 amx_int8
- *   AArch64: neon dotprod i8mm sve
+ *   x86-64:  sse4_2 avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni avx512_bf16 amx_int8 sha_ni
+ *   AArch64: neon dotprod i8mm sve sha2
  *   others:  none, an empty string
  * amx_int8 still needs the process to ask Linux for its tile registers (arch_prctl) before the first tile
  * instruction.

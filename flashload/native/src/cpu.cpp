@@ -29,10 +29,12 @@ bool can_use_instruction_set(const char *name) noexcept {
   // Every processor with avx512vl has avx512dq.
   if (is("avx512")) return has_cpu_features({"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "fma"});
   if (is("avxvnni")) return has_cpu_features({"avx_vnni", "avx2", "fma", "f16c"});
+  if (is("shani")) return has_cpu_features({"sse4_2", "sha_ni"});
   if (is("avx2")) return has_cpu_features({"avx2", "fma", "f16c"});
 #elif defined(__aarch64__) || defined(_M_ARM64)
   if (is("i8mm")) return has_cpu_features({"i8mm", "dotprod"});
   if (is("dotprod")) return has_cpu_features({"dotprod"});
+  if (is("sha2")) return has_cpu_features({"sha2"});
   if (is("neon")) return true;
 #endif
   return is("scalar");

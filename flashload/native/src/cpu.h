@@ -14,7 +14,7 @@ std::size_t cpu_feature_count() noexcept;
 const char *cpu_feature_name(std::size_t index) noexcept;
 
 // Whether this process may call what is compiled in files named *_<name>.cpp (CMakeLists.txt has their flags):
-// "avx512", "avxvnni", "avx2", "i8mm", "dotprod"; "neon" and "scalar" are the baseline of their architectures.
+// "avx512", "avxvnni", "avx2", "shani", "i8mm", "dotprod", "sha2"; "neon" and "scalar" are the baseline of their architectures.
 bool can_use_instruction_set(const char *name) noexcept;
 
 }  // namespace edgekit

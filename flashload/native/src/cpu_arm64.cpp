@@ -12,9 +12,9 @@
 namespace edgekit {
 namespace {
 
-constexpr const char *kNames[] = {"neon", "dotprod", "i8mm", "sve"};
+constexpr const char *kNames[] = {"neon", "dotprod", "i8mm", "sve", "sha2"};
 
-enum Feature : unsigned { kNeon, kDotprod, kI8mm, kSve, kFeatureCount };
+enum Feature : unsigned { kNeon, kDotprod, kI8mm, kSve, kSha2, kFeatureCount };
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kFeatureCount, "one name per feature");
 
 #if defined(__APPLE__)
@@ -43,10 +43,12 @@ std::uint64_t detect_cpu_features() noexcept {
   set(kDotprod, (hwcap >> 20) & 1);
   set(kI8mm, (hwcap2 >> 13) & 1);
   set(kSve, (hwcap >> 22) & 1);
+  set(kSha2, (hwcap >> 6) & 1);
 #elif defined(__APPLE__)
   set(kNeon, true);  // part of every Apple arm64 processor
   set(kDotprod, sysctl_flag("hw.optional.arm.FEAT_DotProd"));
   set(kI8mm, sysctl_flag("hw.optional.arm.FEAT_I8MM"));
+  set(kSha2, sysctl_flag("hw.optional.arm.FEAT_SHA256"));
 #else
   set(kNeon, true);  // part of the AArch64 procedure call standard; the rest is unknown here, hence not claimed
 #endif

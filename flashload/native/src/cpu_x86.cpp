@@ -17,6 +17,7 @@ namespace {
 constexpr const char *kNames[] = {
     "sse4_2",   "avx2",     "fma",         "f16c",        "avx_vnni", "avx512f",
     "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "amx_int8",
+    "sha_ni",
 };
 
 enum Feature : unsigned {
@@ -31,6 +32,7 @@ enum Feature : unsigned {
   kAvx512Vnni,
   kAvx512Bf16,
   kAmxInt8,
+  kShaNi,
   kFeatureCount,
 };
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kFeatureCount, "one name per feature");
@@ -104,6 +106,7 @@ std::uint64_t detect_cpu_features() noexcept {
   set(kAvx512Vnni, avx512 && has(extended.ecx, 11));
   set(kAvx512Bf16, avx512 && has(extended1.eax, 5));
   set(kAmxInt8, amx && has(extended.edx, 25));
+  set(kShaNi, has(extended.ebx, 29));
   return found;
 }
 

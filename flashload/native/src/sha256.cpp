@@ -3,26 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu.h"
+
 namespace edgekit {
 namespace {
 
-// The first 32 bits of the fractions of the cube roots of the first 64 primes.
-constexpr std::uint32_t kRounds[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
-};
-
 std::uint32_t rotate(std::uint32_t value, int bits) noexcept { return value >> bits | value << (32 - bits); }
 
-}  // namespace
-
-void Sha256::take_block(const std::uint8_t *block) noexcept {
+void take_block(std::uint32_t *state, const std::uint8_t *block) noexcept {
   std::uint32_t w[64];
   for (std::size_t i = 0; i < 16; ++i, block += 4) {
     w[i] = std::uint32_t{block[0]} << 24 | std::uint32_t{block[1]} << 16 | std::uint32_t{block[2]} << 8 | block[3];
@@ -32,11 +20,11 @@ void Sha256::take_block(const std::uint8_t *block) noexcept {
     w[i] = w[i - 16] + (rotate(low, 7) ^ rotate(low, 18) ^ low >> 3) + w[i - 7] +
            (rotate(high, 17) ^ rotate(high, 19) ^ high >> 10);
   }
-  std::uint32_t a = state_[0], b = state_[1], c = state_[2], d = state_[3];
-  std::uint32_t e = state_[4], f = state_[5], g = state_[6], h = state_[7];
+  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
   for (std::size_t i = 0; i < 64; ++i) {
     const std::uint32_t first =
-        h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + kRounds[i] + w[i];
+        h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + kSha256Rounds[i] + w[i];
     const std::uint32_t second = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
     h = g;
     g = f;
@@ -48,7 +36,28 @@ void Sha256::take_block(const std::uint8_t *block) noexcept {
     a = first + second;
   }
   const std::uint32_t added[8] = {a, b, c, d, e, f, g, h};
-  for (std::size_t i = 0; i < 8; ++i) state_[i] += added[i];
+  for (std::size_t i = 0; i < 8; ++i) state[i] += added[i];
+}
+
+void take_blocks(std::uint32_t *state, const std::uint8_t *data, std::size_t blocks) noexcept {
+  for (; blocks > 0; --blocks, data += kSha256BlockBytes) take_block(state, data);
+}
+
+}  // namespace
+
+Sha256Blocks sha256_find_blocks(const char *name) noexcept {
+  const auto wanted = [name](const char *blocks) { return *name == '\0' || std::strcmp(name, blocks) == 0; };
+#if defined(__x86_64__) || defined(_M_X64)
+  if (wanted("shani") && can_use_instruction_set("shani")) return sha256_blocks_shani;
+#elif defined(__aarch64__) || defined(_M_ARM64)
+  if (wanted("sha2") && can_use_instruction_set("sha2")) return sha256_blocks_sha2;
+#endif
+  return wanted("portable") ? take_blocks : nullptr;
+}
+
+Sha256::Sha256() {
+  static const Sha256Blocks fastest = sha256_find_blocks("");
+  blocks_ = fastest;
 }
 
 void Sha256::update(const void *data, std::size_t size) noexcept {
@@ -56,9 +65,10 @@ void Sha256::update(const void *data, std::size_t size) noexcept {
   size_ += size;
   while (size > 0) {
     if (held_ == 0 && size >= sizeof block_) {
-      take_block(bytes);
-      bytes += sizeof block_;
-      size -= sizeof block_;
+      const std::size_t blocks = size / sizeof block_;
+      blocks_(state_, bytes, blocks);
+      bytes += blocks * sizeof block_;
+      size -= blocks * sizeof block_;
       continue;
     }
     const std::size_t part = std::min(size, sizeof block_ - held_);
@@ -67,7 +77,7 @@ void Sha256::update(const void *data, std::size_t size) noexcept {
     bytes += part;
     size -= part;
     if (held_ == sizeof block_) {
-      take_block(block_);
+      blocks_(state_, block_, 1);
       held_ = 0;
     }
   }

@@ -6,18 +6,20 @@
 #include <cstdint>
 #include <string>
 
+#include "sha256_kernels.h"
+
 namespace edgekit {
 
 // Of an input that comes in parts.
 class Sha256 {
  public:
+  Sha256();
   void update(const void *data, std::size_t size) noexcept;
   // 64 lower-case hex digits. Ends the input.
   std::string hex();
 
  private:
-  void take_block(const std::uint8_t *block) noexcept;
-
+  Sha256Blocks blocks_;
   std::uint32_t state_[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                              0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::uint64_t size_ = 0;
