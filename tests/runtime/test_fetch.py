@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -450,11 +451,50 @@ def test_a_link_among_what_has_arrived_is_not_followed(
     bundle: Path, server: RangeServer, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").write_text("mine")
-    (tmp_path / "here.arriving").mkdir()
+    Fetch(tmp_path / "here", [server.url]).close()
     (tmp_path / "here.arriving" / "README.md").symlink_to(tmp_path / "mine")
     with pytest.raises(WriteFailed, match=r"README.md: cannot open"):
         fetch(server.url, tmp_path / "here")
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_folder_of_somebody_else_that_is_named_so(server: RangeServer, tmp_path: Path) -> None:
+    for name in ("here.arriving", "here.replaced"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("mine")
+    with pytest.raises(OpenFailed, match=r"here.arriving: is there, and is not of a fetch"):
+        fetch(server.url, tmp_path / "here")
+    (tmp_path / "here.arriving").rename(tmp_path / "elsewhere")
+    fetch(server.url, tmp_path / "here")
+    (tmp_path / "elsewhere").rename(tmp_path / "other.arriving")
+    (tmp_path / "linked.arriving").symlink_to("other.arriving")
+    with pytest.raises(OpenFailed, match=r"linked.arriving: is a link"):
+        fetch(server.url, tmp_path / "linked")
+    assert (tmp_path / "other.arriving" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "here.replaced" / "notes.txt").read_text() == "mine"
+
+
+def test_the_current_folder(
+    bundle: Path, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OpenFailed, match="is the current folder"):
+        fetch(server.url, ".")
+    fetch(server.url, "here/")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
+    files = {f"many/{i}.txt": str(i).encode() for i in range(1500)}
+    old = arriving.make(tmp_path / "here", (1000,), files)
+    new = arriving.make(tmp_path / "new", (1000,), files | {"many/0.txt": b"another"})
+    program = (
+        "import resource, sys, edgekit\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n"
+        "edgekit.fetch(sys.argv[1], sys.argv[2])\n"
+    )
+    subprocess.run([sys.executable, "-c", program, new, old], check=True)
+    assert contents(old) == contents(new)
 
 
 def test_one_at_a_time(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
@@ -469,8 +509,9 @@ def test_a_fetch_that_ended_between_its_last_steps(bundle: Path, server: RangeSe
     """Where folders cannot be exchanged in one step."""
     arriving.make(tmp_path / "here.replaced", seed=2)
     before = contents(tmp_path / "here.replaced")
+    (tmp_path / "here.replaced" / ".edgekit-arriving").touch()
     fetching = Fetch(tmp_path / "here", [server.url])
-    assert contents(tmp_path / "here") == before
+    assert contents(tmp_path / "here") == before | {".edgekit-arriving": hashlib.sha256().hexdigest()}
     fetching.close()
     fetch(server.url, tmp_path / "here")
     assert contents(tmp_path / "here") == contents(bundle)

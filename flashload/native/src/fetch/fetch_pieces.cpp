@@ -66,9 +66,7 @@ void Fetch::look_for_pieces(File &file, std::size_t first) {
 
 bool Fetch::work(Lock &lock) {
   if (working_) return false;
-  working_ = true;
-  const auto end_work = [this](void *) { working_ = false; };
-  const std::unique_ptr<Fetch, decltype(end_work)> guard(this, end_work);
+  working_ = true;  // after an error it stays so: nothing is looked at any more
   std::uint64_t done = 0;
   for (std::size_t i = wanting_; i < files_.size() && done < kWorkBytes; ++i) {
     File &file = files_[i];
@@ -82,6 +80,7 @@ bool Fetch::work(Lock &lock) {
     }
     if (!file.done && done < kWorkBytes && roll_hash(file, kWorkBytes, lock)) done += kWorkBytes;
   }
+  working_ = false;
   return done > 0;
 }
 
@@ -175,7 +174,7 @@ void Fetch::settle(File &file, Piece &piece, bool same, const std::string &sha25
 
 void Fetch::take_damaged(File &file, Piece &piece) {
   const std::string what = piece.of.run.empty() ? file.remote : "run " + in_quotes(piece.of.run) + " of " + file.remote;
-  ++progress_.damaged;
+  if (!piece.has_found) ++progress_.damaged;
   ++piece.damaged;
   piece.state = PieceState::missing;
   const bool of_one = (piece.from & (piece.from - 1)) == 0;

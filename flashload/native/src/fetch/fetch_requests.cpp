@@ -48,8 +48,8 @@ std::optional<FetchRequest> Fetch::find_again() {
     const Again chosen = std::move(*at);
     again_.erase(at);
     const bool whole = sources_.whole_only(*source);
-    // All that it lacks in one request: what has holes had them before.
-    const ByteRange asked = whole ? ByteRange{0, chosen.lacking.end()} : chosen.lacking.first(UINT64_MAX - chosen.piece->of.range.end);
+    // In one request: what it lacks has no holes, as one source has given it from its beginning.
+    const ByteRange asked = whole ? ByteRange{0, chosen.lacking.end()} : chosen.lacking.first(UINT64_MAX);
     return open_request(chosen.file, *source, asked, chosen.lacking, chosen.piece);
   }
   return std::nullopt;

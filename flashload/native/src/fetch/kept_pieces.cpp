@@ -22,26 +22,20 @@ KeptPieces::KeptPieces(const std::string &folder) {
 }
 
 void KeptPieces::add_file(const std::string &path, std::uint64_t size, std::uint64_t xxh3) {
-  try {
-    auto file = std::make_unique<BlockFile>(path, SystemFile::open(path), false);
-    if (file->size() != size) return;
-    places_.emplace(Key{size, xxh3}, KeptPiece{files_.size(), 0});
-    files_.push_back(std::move(file));
-  } catch (const Error &) {
-    // It comes anew.
-  }
+  places_.emplace(Key{size, xxh3}, KeptPiece{paths_.size(), 0});
+  paths_.push_back(path);
 }
 
 void KeptPieces::add_weights(const std::string &path, const WeightsFile &weights) {
-  auto file = std::make_unique<BlockFile>(path, SystemFile::open(path), false);
+  BlockFile file(path, SystemFile::open(path), false);
   std::string start(static_cast<std::size_t>(weights.header.size), '\0');
-  file->read(start.data(), start.size(), 0, true);
+  file.read(start.data(), start.size(), 0, true);
   if (xxh3_64(start.data(), start.size()) != weights.header.xxh3) return;
-  for (const PieceOfFile &piece : pieces_behind_header(start, file->size(), path)) {
-    if (piece.has_digest) places_.emplace(Key{piece.range.bytes(), piece.xxh3}, KeptPiece{files_.size(), piece.range.begin});
+  for (const PieceOfFile &piece : pieces_behind_header(start, file.size(), path)) {
+    if (piece.has_digest) places_.emplace(Key{piece.range.bytes(), piece.xxh3}, KeptPiece{paths_.size(), piece.range.begin});
   }
-  places_.emplace(Key{weights.header.size, weights.header.xxh3}, KeptPiece{files_.size(), 0});
-  files_.push_back(std::move(file));
+  places_.emplace(Key{weights.header.size, weights.header.xxh3}, KeptPiece{paths_.size(), 0});
+  paths_.push_back(path);
 }
 
 const KeptPiece *KeptPieces::find(std::uint64_t size, std::uint64_t xxh3) const {
@@ -50,7 +44,12 @@ const KeptPiece *KeptPieces::find(std::uint64_t size, std::uint64_t xxh3) const 
 }
 
 void KeptPieces::read(const KeptPiece &piece, std::uint64_t offset, void *out, std::size_t size) const {
-  files_[piece.file]->read(out, size, piece.offset + offset, true);
+  if (open_ == nullptr || open_file_ != piece.file) {
+    const std::string &path = paths_[piece.file];
+    open_ = std::make_unique<BlockFile>(path, SystemFile::open(path), false);
+    open_file_ = piece.file;
+  }
+  open_->read(out, size, piece.offset + offset, true);
 }
 
 }  // namespace edgekit

@@ -27,7 +27,7 @@ class KeptPieces {
   bool empty() const noexcept { return places_.empty(); }
   // Null where there is none.
   const KeptPiece *find(std::uint64_t size, std::uint64_t xxh3) const;
-  // Bytes from `offset` of it. Throws Error (EK_READ_FAILED and others).
+  // Bytes from `offset` of it; for one thread at a time. Throws Error (EK_READ_FAILED and others).
   void read(const KeptPiece &piece, std::uint64_t offset, void *out, std::size_t size) const;
 
  private:
@@ -41,7 +41,9 @@ class KeptPieces {
   void add_file(const std::string &path, std::uint64_t size, std::uint64_t xxh3);
   void add_weights(const std::string &path, const WeightsFile &weights);
 
-  std::vector<std::unique_ptr<BlockFile>> files_;
+  std::vector<std::string> paths_;
+  mutable std::unique_ptr<BlockFile> open_;  // that of the last read: there may be more files than descriptors
+  mutable std::size_t open_file_ = 0;
   std::unordered_map<Key, KeptPiece, Hash> places_;
 };
 

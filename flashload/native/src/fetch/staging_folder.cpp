@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr const char *kArriving = ".arriving";
 constexpr const char *kReplaced = ".replaced";
+constexpr const char *kMark = ".edgekit-arriving";
 
 fs::path absolute_path(const std::string &folder) {
   if (folder.empty() || folder.find('\0') != std::string::npos) {
@@ -42,6 +43,14 @@ fs::path with_end(const fs::path &path, const char *end) {
 
 // Left by systems in any folder that somebody has looked at.
 bool is_of_system(const std::string &name) { return name == ".DS_Store" || name == "Thumbs.db" || name == "desktop.ini"; }
+
+// Throws Error (EK_WRITE_FAILED).
+void mark(const fs::path &folder) { NewFile((folder / kMark).u8string()).finish(); }
+
+void unmark(const fs::path &folder) noexcept {
+  std::error_code error;  // one that stays does no harm
+  fs::remove(folder / kMark, error);
+}
 
 // Every file below, by its name with forward slashes. Throws std::filesystem::filesystem_error.
 std::vector<std::string> files_below(const fs::path &folder) {
@@ -71,11 +80,21 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
   if (fs::exists(fs::symlink_status(folder_, error)) && !fs::is_directory(folder_, error)) {
     fail(EK_OPEN_FAILED, this->folder(), ": is there, and is no folder; give the path of a folder for the bundle");
   }
+  if (fs::exists(folder_, error) && fs::equivalent(folder_, fs::current_path(error), error)) {
+    fail(EK_OPEN_FAILED, this->folder(), ": is the current folder, which a bundle cannot change places with; give one below it");
+  }
   fs::create_directories(staging_, error);
   if (error) refuse(staging_, "be made", error);
+  if (fs::is_symlink(staging_, error)) fail(EK_OPEN_FAILED, path(), ": is a link; remove it");
   if (!kept_.keep(staging_)) fail(EK_INVALID_STATE, path(), ": another one fetches this bundle now; wait for it, or end it");
+  if (!fs::exists(staging_ / kMark, error)) {
+    if (!fs::is_empty(staging_, error) || error) {
+      fail(EK_OPEN_FAILED, path(), ": is there, and is not of a fetch; bundles arrive in a folder of that name: move it away");
+    }
+    mark(staging_);
+  }
   // A fetch that was ended between its last two steps.
-  if (!fs::exists(folder_, error) && fs::exists(replaced_ / kManifestName, error)) rename_folder(replaced_, folder_);
+  if (!fs::exists(folder_, error) && fs::exists(replaced_ / kMark, error)) rename_folder(replaced_, folder_);
   // It may be the bundle from before, where one was ended behind them.
   fs::remove(staging_ / kManifestName, error);
   if (error) refuse(staging_, "be emptied", error);
@@ -96,7 +115,7 @@ void StagingFolder::require_replaceable(const std::function<bool(const std::stri
     fail(EK_OPEN_FAILED, folder(), ": cannot be looked into (", failure.code().message(), "); check the rights to it");
   }
   for (const std::string &name : names) {
-    if (listed(name) || is_of_system(fs::u8path(name).filename().u8string())) continue;
+    if (listed(name) || name == kMark || is_of_system(fs::u8path(name).filename().u8string())) continue;
     fail(EK_INVALID_ARGUMENT, folder(), ": has ", in_quotes(name),
          has_bundle() ? ", which is no file of its bundle" : ", and is no bundle",
          "; move that away, or give another folder");
@@ -138,7 +157,7 @@ void StagingFolder::switch_over(const std::function<bool(const std::string &)> &
   std::error_code error;
   try {
     for (const std::string &name : files_below(staging_)) {
-      if (!listed(name)) fs::remove(staging_ / fs::u8path(name));
+      if (!listed(name) && name != kMark) fs::remove(staging_ / fs::u8path(name));
     }
     std::vector<fs::path> folders{staging_};
     for (const fs::directory_entry &entry : fs::recursive_directory_iterator(staging_)) {
@@ -157,17 +176,22 @@ void StagingFolder::switch_over(const std::function<bool(const std::string &)> &
   }
   if (!fs::exists(folder_, error)) {
     rename_folder(staging_, folder_);
-  } else if (exchange_folders(staging_, folder_)) {
+    unmark(folder_);
+    sync_folder(folder_.parent_path());
+    return;
+  }
+  mark(folder_);  // it is to be the one that is of a fetch
+  if (exchange_folders(staging_, folder_)) {
     sync_folder(folder_.parent_path());
     fs::remove_all(staging_, error);
   } else {
-    fs::remove_all(replaced_, error);
+    if (fs::exists(replaced_ / kMark, error)) fs::remove_all(replaced_, error);
     rename_folder(folder_, replaced_);
     rename_folder(staging_, folder_);
     sync_folder(folder_.parent_path());
     fs::remove_all(replaced_, error);
   }
-  sync_folder(folder_.parent_path());
+  unmark(folder_);
 }
 
 void StagingFolder::discard() noexcept {

@@ -2,6 +2,7 @@
 //
 //   FOLDER             the bundle, or none yet
 //   FOLDER.arriving    what has arrived; its manifest has another name until the end
+//                      .edgekit-arriving in it tells that it is of a fetch, and no folder of somebody else
 //   FOLDER.replaced    the bundle before, for a moment, where the system cannot exchange two folders in one step
 #ifndef EDGEKIT_STAGING_FOLDER_H
 #define EDGEKIT_STAGING_FOLDER_H
