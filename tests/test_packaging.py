@@ -173,7 +173,7 @@ def test_the_sdist_can_be_built_and_tested_elsewhere(distributions: Distribution
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CMakeLists.txt", "LICENSE", "Makefile", "README.md", "constraints.txt"} <= names
     assert "flashload/native/include/edgekit.h" in names and "tests/test_packaging.py" in names
-    assert {"runtime/swift/Package.swift", "runtime/swift/Sources/CEdgeKit/module.modulemap"} <= names
+    assert {"Package.swift", "runtime/swift/Sources/CEdgeKit/module.modulemap"} <= names
     assert {"runtime/java/CMakeLists.txt", "runtime/java/src/io/edgekit/Session.java"} <= names
     assert not [name for name in names if name.startswith((".venv", "build/", "dist/", ".git/"))]
 

@@ -22,8 +22,9 @@ from tree_sitter import Language, Node, Parser
 from edgekit.flashload import _native
 from edgekit.flashload import manifest as manifests
 
-PACKAGE = Path(__file__).parents[2] / "runtime" / "swift"
-SOURCES = sorted(p for p in PACKAGE.rglob("*.swift") if ".build" not in p.parts)
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "runtime" / "swift"
+SOURCES = sorted(p for p in [ROOT / "Package.swift", *PACKAGE.rglob("*.swift")] if ".build" not in p.parts)
 MODULE_MAP = PACKAGE / "Sources" / "CEdgeKit" / "module.modulemap"
 SCRIPT = PACKAGE / "build-xcframework.sh"
 
@@ -51,11 +52,25 @@ def mistakes(root: Node) -> list[str]:
 
 
 def test_there_is_a_package() -> None:
-    names = {p.relative_to(PACKAGE).parts[0] for p in SOURCES}
-    assert {"Package.swift", "Sources", "Tests", "Examples"} <= names and len(SOURCES) > 20
+    names = {p.relative_to(PACKAGE).parts[0] for p in SOURCES if PACKAGE in p.parents}
+    assert {"Sources", "Tests", "Examples"} <= names and len(SOURCES) > 20
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_the_package_names_folders_that_are_there() -> None:
+    """It stands in the root, where Xcode looks in a repository that it is given by its address."""
+    manifest = (ROOT / "Package.swift").read_text()
+    paths = re.findall(r'path: "([^"]+)"', manifest)
+    assert len(paths) >= 6 and all((ROOT / path).is_dir() for path in paths)
+    made = re.search(r'let made = "([^"]+)"', manifest)
+    assert made is not None and (ROOT / made[1]).parent == SCRIPT.parent
+    assert f"framework=$here/{Path(made[1]).name}" in SCRIPT.read_text()
+    released = re.search(r"let released: .*\? = (.+)", manifest)
+    assert released is not None
+    address = r'\(url: "https://[^"]+/CEdgeKit\.xcframework\.zip", checksum: "[0-9a-f]{64}"\)'
+    assert released[1] == "nil" or re.fullmatch(address, released[1])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_every_source_parses(path: Path) -> None:
     assert not mistakes(parsed(path.read_bytes()))
 
@@ -282,7 +297,7 @@ def test_core_ai_is_used_as_documented(tmp_path: Path) -> None:
         result = subprocess.run(
             ["swiftc", *options, "-typecheck", "-warnings-as-errors", "-I", folder, "-I", MODULE_MAP.parent,
              *sources],
-            cwd=PACKAGE, capture_output=True, text=True, check=False,
+            cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (result.returncode == 0) == fits, result.stderr[-4000:]
         assert fits or "loadFunction" in result.stderr
@@ -296,7 +311,7 @@ def test_the_package_builds_and_passes_its_tests(fixtures: Path, tmp_path: Path)
         ["swift", "test", "--scratch-path", str(tmp_path / "build"), "-Xlinker", f"-L{folder}",
          # The library's own needs are those of the system that built it.
          "-Xlinker", "--allow-shlib-undefined"],
-        cwd=PACKAGE, capture_output=True, text=True, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, "LD_LIBRARY_PATH": str(folder), "EDGEKIT_SWIFT_FIXTURES": str(fixtures)},
     )  # fmt: skip
     assert result.returncode == 0, (result.stdout + result.stderr)[-8000:]
@@ -314,7 +329,7 @@ def check_example(fixtures: Path, build: Path, library: Path) -> None:
         return subprocess.run(
             ["swift", "run", "--skip-build", "--scratch-path", str(build), "edgekit-generate",
              *map(str, arguments)],
-            cwd=PACKAGE, capture_output=True, text=True, check=False,
+            cwd=ROOT, capture_output=True, text=True, check=False,
             env={**os.environ, "LD_LIBRARY_PATH": str(library)},
         )  # fmt: skip
 
