@@ -12,6 +12,7 @@ std::vector<JNINativeMethod> bundle_methods();
 std::vector<JNINativeMethod> text_methods();
 std::vector<JNINativeMethod> session_methods();
 std::vector<JNINativeMethod> bench_methods();
+std::vector<JNINativeMethod> fetch_methods();
 
 // A row of such a table: JNI.h wants char pointers that it does not write to.
 template <typename Function>

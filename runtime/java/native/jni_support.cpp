@@ -47,6 +47,17 @@ std::string bytes(JNIEnv *env, jbyteArray array) {
   return made;
 }
 
+std::vector<std::string> all_bytes(JNIEnv *env, jobjectArray arrays) {
+  if (arrays == nullptr) raise(env, "java/lang/NullPointerException", "a native function was given null");
+  std::vector<std::string> made;
+  for (jsize index = 0; index < env->GetArrayLength(arrays); ++index) {
+    auto *each = static_cast<jbyteArray>(env->GetObjectArrayElement(arrays, index));
+    made.push_back(bytes(env, each));
+    env->DeleteLocalRef(each);
+  }
+  return made;
+}
+
 std::vector<std::int64_t> tokens(JNIEnv *env, jintArray array) {
   if (array == nullptr) raise(env, "java/lang/NullPointerException", "a native function was given null");
   std::vector<jint> given(static_cast<std::size_t>(env->GetArrayLength(array)));

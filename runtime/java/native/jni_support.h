@@ -60,6 +60,7 @@ inline jlong handle(void *pointer) { return static_cast<jlong>(reinterpret_cast<
 
 // Throws Pending, with NullPointerException for null.
 std::string bytes(JNIEnv *env, jbyteArray array);
+std::vector<std::string> all_bytes(JNIEnv *env, jobjectArray arrays);
 std::vector<std::int64_t> tokens(JNIEnv *env, jintArray array);
 
 jbyteArray to_java(JNIEnv *env, std::string_view bytes);

@@ -51,16 +51,6 @@ jbyteArray decode(JNIEnv *env, jclass, jlong text, jintArray ids, jboolean skip_
   });
 }
 
-std::vector<std::string> all_bytes(JNIEnv *env, jobjectArray arrays) {
-  std::vector<std::string> made;
-  for (jsize index = 0; index < env->GetArrayLength(arrays); ++index) {
-    auto *each = static_cast<jbyteArray>(env->GetObjectArrayElement(arrays, index));
-    made.push_back(bytes(env, each));
-    env->DeleteLocalRef(each);
-  }
-  return made;
-}
-
 jbyteArray chat(JNIEnv *env, jclass, jlong text, jobjectArray roles, jobjectArray contents) {
   return guarded(env, [&] {
     const auto role = all_bytes(env, roles), content = all_bytes(env, contents);

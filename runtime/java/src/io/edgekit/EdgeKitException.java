@@ -38,6 +38,8 @@ public final class EdgeKitException extends RuntimeException {
     ENGINE_FAILED,
     /** A file cannot be written. */
     WRITE_FAILED,
+    /** A source of a bundle did not give what it was asked for: no server can be reached, or none has it. */
+    FETCH_FAILED,
     /** An error in the library: please report it. */
     INTERNAL
   }
@@ -48,7 +50,7 @@ public final class EdgeKitException extends RuntimeException {
     Status.READ_FAILED, Status.TRUNCATED_FILE, Status.FILE_CHANGED, Status.CHECKSUM_MISMATCH, Status.MALFORMED_FILE,
     Status.UNSUPPORTED_VERSION, Status.UNSUPPORTED_BUNDLE, Status.BUDGET_EXCEEDED, Status.NOT_FINITE, Status.INTERNAL,
     Status.INVALID_STATE, Status.INTERNAL, Status.INVALID_ARGUMENT, Status.INVALID_ARGUMENT, Status.ENGINE_FAILED,
-    Status.WRITE_FAILED,
+    Status.WRITE_FAILED, Status.FETCH_FAILED,
   };
 
   private final Status status;

@@ -30,10 +30,20 @@ final class Handle {
 
   /** Waits for what uses it. */
   void close() {
+    close(last -> {});
+  }
+
+  /** As above; `last` is what it is used for before, once, and not where it is closed. */
+  void close(LongConsumer last) {
     lock.writeLock().lock();
     try {
-      if (pointer != 0) closer.accept(pointer);
-      pointer = 0;
+      if (pointer == 0) return;
+      try {
+        last.accept(pointer);
+      } finally {
+        closer.accept(pointer);
+        pointer = 0;
+      }
     } finally {
       lock.writeLock().unlock();
     }

@@ -91,4 +91,36 @@ final class Native {
   static native byte[] benchReport(long bench);
 
   static native byte[] limits(byte[] bundle, double processorSeconds, double diskSeconds);
+
+  /** `sha256`, `system` and its `version` may be null; `requestBytes` 0 stands for the library's own. */
+  static native long fetchOpen(
+      byte[] folder,
+      byte[][] sources,
+      byte[] sha256,
+      byte[][] formats,
+      byte[] system,
+      byte[] version,
+      boolean compare,
+      long requestBytes);
+
+  static native void fetchClose(long fetch);
+
+  /** The file's name, or null where there is no request; the step and members of ek_fetch_request into `numbers`. */
+  static native byte[] fetchNext(long fetch, long[] numbers);
+
+  /** `contentRange` may be null. */
+  static native void fetchAnswer(long fetch, long request, int status, byte[] contentRange);
+
+  /** False: no more of it are needed. */
+  static native boolean fetchWrite(long fetch, long request, byte[] data, int offset, int count);
+
+  /** `why` may be null. */
+  static native void fetchEnd(long fetch, long request, byte[] why);
+
+  /** Where what has arrived lies; other members of ek_fetch_info into `numbers`, in their order. */
+  static native byte[] fetchInfo(long fetch, long[] numbers);
+
+  static native void fetchFinish(long fetch);
+
+  static native void fetchDiscard(long fetch);
 }

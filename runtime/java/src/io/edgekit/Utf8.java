@@ -34,6 +34,11 @@ final class Utf8 {
     return name(path, "the path");
   }
 
+  /** For what a server said, which may be no text. */
+  static byte[] said(String text) {
+    return (text.replace('\0', '?') + '\0').getBytes(StandardCharsets.UTF_8);
+  }
+
   static String decode(byte[] bytes) {
     return new String(bytes, StandardCharsets.UTF_8);
   }

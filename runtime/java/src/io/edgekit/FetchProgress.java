@@ -1,0 +1,113 @@
+package io.edgekit;
+
+/** How far a bundle has arrived. */
+public final class FetchProgress {
+  private final boolean current;
+  private final long totalBytes;
+  private final long wholeBytes;
+  private final long arrivedBytes;
+  private final long fetchedBytes;
+  private final long copiedBytes;
+  private final long foundBytes;
+  private final long damaged;
+  private final long requests;
+
+  /** The numbers as Native.fetchInfo gives them. */
+  FetchProgress(long[] numbers) {
+    current = numbers[0] != 0;
+    totalBytes = numbers[1];
+    wholeBytes = numbers[2];
+    arrivedBytes = numbers[3];
+    fetchedBytes = numbers[4];
+    copiedBytes = numbers[5];
+    foundBytes = numbers[6];
+    damaged = numbers[7];
+    requests = numbers[8];
+  }
+
+  /**
+   * Says whether the folder had this bundle already.
+   *
+   * @return whether it had
+   */
+  public boolean current() {
+    return current;
+  }
+
+  /**
+   * Measures the bundle.
+   *
+   * @return bytes; 0 while it is not known
+   */
+  public long totalBytes() {
+    return totalBytes;
+  }
+
+  /**
+   * Measures what of the bundle is here and has been compared.
+   *
+   * @return bytes
+   */
+  public long wholeBytes() {
+    return wholeBytes;
+  }
+
+  /**
+   * Measures what else is here, and waits for the rest of its run.
+   *
+   * @return bytes
+   */
+  public long arrivedBytes() {
+    return arrivedBytes;
+  }
+
+  /**
+   * Measures what sources have given since it was opened, in vain included.
+   *
+   * @return bytes
+   */
+  public long fetchedBytes() {
+    return fetchedBytes;
+  }
+
+  /**
+   * Measures what was copied from the bundle that was there.
+   *
+   * @return bytes
+   */
+  public long copiedBytes() {
+    return copiedBytes;
+  }
+
+  /**
+   * Measures what an earlier fetch had left.
+   *
+   * @return bytes
+   */
+  public long foundBytes() {
+    return foundBytes;
+  }
+
+  /**
+   * Counts runs and files that came with other bytes.
+   *
+   * @return how many
+   */
+  public long damaged() {
+    return damaged;
+  }
+
+  /**
+   * Counts requests that are open.
+   *
+   * @return how many
+   */
+  public long requests() {
+    return requests;
+  }
+
+  @Override
+  public String toString() {
+    return (wholeBytes + arrivedBytes) + " of " + totalBytes + " bytes";
+  }
+}

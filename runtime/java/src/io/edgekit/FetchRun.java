@@ -1,0 +1,217 @@
+package io.edgekit;
+
+import io.edgekit.EdgeKitException.Status;
+import java.io.IOException;
+import java.util.function.Consumer;
+
+/**
+ * Threads that do what a fetch asks for until it is ready. Once it is over they use nothing of the library: one that still
+ * waits for a server ends by itself, and keeps nothing from being closed.
+ */
+final class FetchRun {
+  /** Between two looks at how far it is. */
+  private static final long LOOK_MILLISECONDS = 100;
+  /** That threads are given to end, once it is over. */
+  private static final long END_MILLISECONDS = 500;
+
+  private final BundleFetch fetch;
+  private final String[] names;
+  private final HttpSource[] sources;
+  private final int connections;
+  private final Consumer<String> trouble;
+  // Below what `this` guards.
+  private int working;
+  private long changes;
+  private boolean ready;
+  private boolean stopped;
+  private Throwable failure;
+
+  /** Throws IllegalArgumentException for a source that is no address. */
+  FetchRun(BundleFetch fetch, FetchOptions options) {
+    this.fetch = fetch;
+    names = options.sources().toArray(new String[0]);
+    sources = options.sources().stream().map(HttpSource::new).toArray(HttpSource[]::new);
+    connections = options.connections();
+    trouble = options.trouble();
+  }
+
+  boolean run(Cancellation cancellation, Consumer<FetchProgress> listener) {
+    try {
+      for (int number = 0; number < connections; ++number) start();
+      while (goesOn(cancellation)) {
+        FetchProgress progress = progress();
+        if (progress != null) listener.accept(progress);
+      }
+    } finally {
+      stop(null);
+      awaitEnd();
+    }
+    synchronized (this) {
+      if (failure instanceof Error) throw (Error) failure;
+      if (failure != null) throw (RuntimeException) failure;
+      if (!ready) return false;
+    }
+    FetchProgress last = progress();
+    if (last == null) return false;
+    listener.accept(last);
+    return true;
+  }
+
+  /** Ends it; null: it has not failed. */
+  synchronized void stop(Throwable error) {
+    if (!stopped && !ready) failure = error;
+    stopped = true;
+    notifyAll();
+  }
+
+  private synchronized boolean isStopped() {
+    return stopped;
+  }
+
+  private void start() {
+    Thread thread = new Thread(this::work, "edgekit-fetch");
+    thread.setDaemon(true);
+    synchronized (this) {
+      ++working;
+    }
+    try {
+      thread.start();
+    } catch (Throwable error) {
+      left();
+      throw error;
+    }
+  }
+
+  /** Waits a little; false once it is over. */
+  private synchronized boolean goesOn(Cancellation cancellation) {
+    if (ready || stopped) return false;
+    try {
+      wait(LOOK_MILLISECONDS);
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      return false;
+    }
+    return !ready && !stopped && (cancellation == null || !cancellation.isCancelled());
+  }
+
+  /** null where it was closed meanwhile. */
+  private FetchProgress progress() {
+    try {
+      return fetch.progress();
+    } catch (IllegalStateException closed) {
+      if (isStopped()) return null;
+      throw closed;
+    }
+  }
+
+  /** An interrupt stays set. */
+  private synchronized void awaitEnd() {
+    boolean interrupted = false;
+    long end = System.nanoTime() + END_MILLISECONDS * 1_000_000;
+    for (long left = END_MILLISECONDS; working > 0 && left > 0; left = (end - System.nanoTime()) / 1_000_000) {
+      try {
+        wait(left);
+      } catch (InterruptedException error) {
+        interrupted = true;
+      }
+    }
+    if (interrupted) Thread.currentThread().interrupt();
+  }
+
+  private synchronized void left() {
+    --working;
+    notifyAll();
+  }
+
+  private synchronized long changes() {
+    return changes;
+  }
+
+  private synchronized void tellChange() {
+    ++changes;
+    notifyAll();
+  }
+
+  private synchronized void tellReady() {
+    ready = true;
+    notifyAll();
+  }
+
+  /** Waits until something has changed since `seen`. */
+  private synchronized void awaitChange(long seen) throws InterruptedException {
+    if (changes == seen && !ready && !stopped) wait(LOOK_MILLISECONDS);
+  }
+
+  private synchronized void pause(long milliseconds) throws InterruptedException {
+    long end = System.nanoTime() + milliseconds * 1_000_000;
+    for (long left = milliseconds; !stopped && left > 0; left = (end - System.nanoTime()) / 1_000_000) wait(left);
+  }
+
+  private void work() {
+    try {
+      while (!isStopped()) {
+        long seen = changes();
+        FetchStep step = fetch.next();
+        switch (step.kind()) {
+          case ASK:
+            send(step.request());
+            tellChange();
+            break;
+          case WAIT:
+            awaitChange(seen);
+            break;
+          case READY:
+            tellReady();
+            return;
+          default:
+        }
+      }
+    } catch (Throwable error) {  // where the fetch was closed, it was stopped before
+      stop(error instanceof InterruptedException ? new IllegalStateException("a thread of the fetch was interrupted") : error);
+    } finally {
+      left();
+    }
+  }
+
+  private void send(FetchRequest request) throws InterruptedException {
+    pause(request.waitMilliseconds());
+    if (isStopped()) return;  // whoever stops it closes it; a request that is ended would be its source's fault
+    int source = request.source();
+    String why = null;
+    try {
+      sources[source].ask(request, new Answer(request));
+    } catch (IOException error) {
+      why = error.getMessage();
+    }
+    if (isStopped()) return;
+    if (why != null) trouble.accept(names[source] + ": " + why);
+    fetch.end(request, why);
+  }
+
+  /** Gives what comes to the fetch. */
+  private final class Answer implements HttpSource.Taker {
+    private final FetchRequest request;
+
+    Answer(FetchRequest request) {
+      this.request = request;
+    }
+
+    @Override
+    public boolean head(int status, String contentRange) {
+      if (isStopped()) return false;
+      try {
+        fetch.answer(request, status, contentRange);
+        return true;
+      } catch (EdgeKitException error) {
+        if (error.status() != Status.FETCH_FAILED) throw error;
+        trouble.accept(error.getMessage());
+        return false;
+      }
+    }
+
+    @Override
+    public boolean part(byte[] data, int count) {
+      return !isStopped() && fetch.write(request, data, 0, count);
+    }
+  }
+}
