@@ -129,7 +129,7 @@ def test_the_archive_has_what_gradle_looks_for(
     with zipfile.ZipFile(io.BytesIO(files["classes.jar"])) as classes:
         names = set(classes.namelist())
         versions = {struct.unpack(">H", classes.read(name)[6:8])[0] for name in names}
-    assert {"io/edgekit/Session.class", "io/edgekit/Native$Sink.class"} <= names
+    assert {f"io/edgekit/{name}.class" for name in ("Session", "BundleFetch", "Native$Sink")} <= names
     assert versions == {52}  # of Java 8
     for rule in re.findall(r"class (io\.edgekit\.[\w$]+)", files["proguard.txt"].decode()):
         assert f"{rule.replace('.', '/')}.class" in names, rule
@@ -155,7 +155,9 @@ def test_the_flows_of_kotlin_are_packed_where_there_is_its_compiler(
         zipfile.ZipFile(output) as archive,
         zipfile.ZipFile(io.BytesIO(archive.read("classes.jar"))) as classes,
     ):
-        assert {"io/edgekit/Generations.class", "io/edgekit/Session.class"} <= set(classes.namelist())
+        names = set(classes.namelist())
+    assert {f"io/edgekit/{name}.class" for name in ("Generations", "Fetches", "Session")} <= names
+    assert "io/edgekit/BundleFetchWorker.class" not in names  # it needs WorkManager
 
 
 def test_it_says_what_it_lacks(tmp_path: Path) -> None:

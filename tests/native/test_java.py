@@ -11,17 +11,19 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import native_generation
+from support import arriving, native_generation
 from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
+from support.range_server import Fault, RangeServer
 from test_packaging import TOOLS
 from tokenizers import Tokenizer
 
@@ -121,9 +123,21 @@ def bundles(shipped_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPa
     return [f"-Dbundle.{name}={path}" for name, path in found.items()]
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Properties that FetchTest and its kin look up: a folder, and servers of it."""
+    folder = tmp_path_factory.mktemp("served")
+    arriving.make(folder, files={**arriving.FILES, "a folder/naïve #1%.txt": b"x"})
+    with ExitStack() as stack:
+        found = {"folder": str(folder)}
+        for name, part_s in (("url", 0.0), ("slow", 0.01), ("stuck", 3600.0)):
+            found[name] = stack.enter_context(RangeServer(folder, part_s=part_s)).url
+        yield [f"-Dfetch.{name}={value}" for name, value in found.items()]
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in TESTS.glob("*Test.java")))
-def test_in_java(java: Java, bundles: list[str], name: str) -> None:
-    java.junit(name, bundles)
+def test_in_java(java: Java, bundles: list[str], served: list[str], name: str) -> None:
+    java.junit(name, [*bundles, *served])
 
 
 def test_every_native_method_is_registered() -> None:
@@ -190,6 +204,178 @@ def test_texts_are_what_the_library_makes_of_them(
         assert found == f"{ids}|{decoded}|{decoded}", text
 
 
+# --- bundles that arrive ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What FetchLines printed: how it ended, bytes, and lines about answers that failed."""
+
+    ended: str
+    total: int
+    whole: int
+    fetched: int
+    copied: int
+    found: int
+    damaged: int
+    current: bool
+    trouble: list[str]
+
+
+def fetch_lines(java: Java, folder: Path, *arguments: str | Path) -> tuple[str, list[str]]:
+    *trouble, last = java.run("io.edgekit.FetchLines", folder, *arguments).splitlines()
+    assert all(line.startswith("trouble ") for line in trouble), trouble
+    return last, trouble
+
+
+def fetched(java: Java, folder: Path, *arguments: str | Path) -> Fetched:
+    last, trouble = fetch_lines(java, folder, *arguments)
+    ended, *numbers, current = last.split(" ")
+    assert ended in ("here", "ended"), last
+    total, whole, given, copied, found, damaged = map(int, numbers)
+    return Fetched(ended, total, whole, given, copied, found, damaged, current == "true", trouble)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return arriving.make(tmp_path / "served", files={**arriving.FILES, "a b/naïve #1%.txt": b"x"})
+
+
+def test_java_fetches_a_bundle(java: Java, bundle: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+    with RangeServer(bundle) as server:
+        found = fetched(java, target, server.url + "/")
+        again = fetched(java, target, server.url)
+    assert arriving.contents(target) == arriving.contents(bundle)
+    assert (found.ended, found.whole, found.copied, found.damaged) == ("here", found.total, 0, 0)
+    assert not found.trouble and sum(asked.range is not None for asked in server.log) > 4
+    assert again.current and again.fetched == (bundle / "edgekit.json").stat().st_size
+    assert not (tmp_path / "bundle.arriving").exists()
+
+
+FAULTS = {
+    "cut": Fault(cut=70_000),
+    "cut at once": Fault(cut=0),
+    "another range": Fault(said="bytes 5-9/4000000"),
+    "no range": Fault(said="here"),
+    "a bit": Fault(flip=5000),
+    "shifted": Fault(shift=1),
+    "not ready": Fault(status=503),
+    "whole": Fault(whole=True),
+    "surplus": Fault(surplus=b"x" * 100_000),
+    "coded": Fault(coding="gzip"),
+    "silent": Fault(silent=True),
+    "redirect": Fault(redirect="{path}"),
+}
+#: That an application hears of. Java itself asks again where nothing is answered; others are short or damaged.
+TOLD = {
+    "another range": "was asked for bytes",
+    "no range": "Content-Range",
+    "not ready": "HTTP status 503",
+    "coded": "coding",
+}
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_faults_of_a_server_are_mended(java: Java, bundle: Path, tmp_path: Path, name: str) -> None:
+    """The header of the weights arrives, then every second answer has the fault, four times."""
+    target = tmp_path / "bundle"
+    times = iter([None, None, None, *[FAULTS[name], None] * 4])
+    with RangeServer(bundle, faults=times) as server:
+        found = fetched(java, target, server.url)
+    assert found.ended == "here" and arriving.contents(target) == arriving.contents(bundle)
+    assert (found.damaged > 0) == (name in ("a bit", "shifted"))
+    assert any(TOLD[name] in line for line in found.trouble) if name in TOLD else True
+    assert all(line.startswith(f"trouble {server.url}: ") for line in found.trouble), found.trouble
+
+
+def test_a_server_without_ranges_is_taken_as_such(java: Java, bundle: Path, tmp_path: Path) -> None:
+    with RangeServer(bundle, without_ranges=True) as server:
+        found = fetched(java, tmp_path / "bundle", server.url)
+    assert arriving.contents(tmp_path / "bundle") == arriving.contents(bundle) and found.damaged == 0
+
+
+def test_java_goes_on_with_what_was_cancelled(java: Java, bundle: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+    with RangeServer(bundle, part_s=0.01) as slow:
+        first = fetched(java, target, "until=1500000", slow.url)
+    assert first.ended == "ended" and not target.exists()
+    assert first.whole + first.fetched >= 1_500_000 and first.whole < first.total
+    with RangeServer(bundle) as server:
+        second = fetched(java, target, server.url)
+    assert arriving.contents(target) == arriving.contents(bundle)
+    assert second.found > 1_000_000 and server.sent < second.total - 1_000_000
+
+
+def test_an_update_asks_for_runs_that_changed(java: Java, bundle: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+    shutil.copytree(bundle, target)
+    newer = arriving.make(tmp_path / "newer", others={3: 1})
+    with RangeServer(newer) as server:
+        found = fetched(java, target, server.url)
+    assert arriving.contents(target) == arriving.contents(newer)
+    assert found.copied > 3_000_000 and arriving.SIZES[3] < server.sent < arriving.SIZES[3] + 200_000
+
+
+def damage(folder: Path, copy: Path, run: int) -> Path:
+    """A copy with a bit of a run changed."""
+    weights = Path(shutil.copytree(folder, copy)) / arriving.WEIGHTS
+    data = bytearray(weights.read_bytes())
+    wanted = (folder / arriving.WEIGHTS).read_bytes()
+    data[len(data) - sum(arriving.SIZES[run:]) // 2] ^= 1
+    assert data != wanted
+    weights.write_bytes(data)
+    return Path(copy)
+
+
+def test_a_damaged_source_beside_a_good_one(java: Java, bundle: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+    with RangeServer(damage(bundle, tmp_path / "damaged", 1)) as bad, RangeServer(bundle) as good:
+        found = fetched(java, target, bad.url, good.url)
+        assert {*bad.paths()} and {*good.paths()}
+    assert arriving.contents(target) == arriving.contents(bundle)
+    assert found.damaged <= 2  # of both sources mixed, and of the damaged one
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["first", "update"])
+def test_what_stays_damaged_is_an_exception_and_changes_nothing(
+    java: Java, bundle: Path, tmp_path: Path, before: bool
+) -> None:
+    target = tmp_path / "bundle"
+    if before:
+        arriving.make(target, seed=5)
+    there = arriving.contents(target)
+    with RangeServer(damage(bundle, tmp_path / "damaged", 1)) as bad:
+        last, _ = fetch_lines(java, target, bad.url)
+    assert re.match(r"CHECKSUM_MISMATCH run 'r1' of weights\.safetensors: came 3 times", last), last
+    assert arriving.contents(target) == there and target.exists() == before
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(status=404), "FETCH_FAILED .*has neither edgekit.json nor bundles.json"),
+        (Fault(status=403), "FETCH_FAILED .*does not allow it"),
+        (Fault(silent=True), "FETCH_FAILED .*cannot be reached"),
+        (Fault(redirect="ftp://elsewhere{path}"), "FETCH_FAILED .*leads to an address of another kind"),
+        (Fault(redirect="http://host:99999{path}"), "FETCH_FAILED .*leads to an address of another kind"),
+        (Fault(redirect="{path}"), "FETCH_FAILED .*without an end"),
+    ],
+    ids=["404", "403", "silent", "ftp", "port", "circle"],
+)
+def test_where_no_source_gives_it(java: Java, bundle: Path, tmp_path: Path, fault: Fault, said: str) -> None:
+    with RangeServer(bundle, fault_of=lambda asked: fault) as server:
+        last, _ = fetch_lines(java, tmp_path / "bundle", server.url)
+    assert re.match(said, last), last
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_bundle_of_another_digest_is_refused(java: Java, bundle: Path, tmp_path: Path) -> None:
+    with RangeServer(bundle) as server:
+        last, _ = fetch_lines(java, tmp_path / "bundle", "sha256=" + "0" * 64, server.url)
+    assert last.startswith("CHECKSUM_MISMATCH ") and "expected 0000" in last
+
+
 # --- the benchmark ------------------------------------------------------------------------------------------
 
 
@@ -236,13 +422,17 @@ def kotlin(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Java:
     compiler = kotlinc()
     found = Java(java.folder, (*java.classes, made, *KOTLIN_JARS))
     path = os.pathsep.join(map(str, found.classes))
-    run(*compiler, "-Werror", "-jvm-target", "1.8", "-cp", path, "-d", made,
-        *(PACKAGE / "kotlin").rglob("*.kt"), *TESTS.glob("*.kt"))  # fmt: skip
+    sources = [
+        path for name in ("kotlin", "android/kotlin", "tests") for path in (PACKAGE / name).rglob("*.kt")
+    ]
+    run(*compiler, "-Werror", "-jvm-target", "1.8", "-cp", path, "-d", made, *sources)
     return found
 
 
-def test_in_kotlin(kotlin: Java, bundles: list[str]) -> None:
-    kotlin.junit("FlowTest", bundles)
+@pytest.mark.parametrize("name", sorted(path.stem for path in TESTS.glob("*Test.kt")))
+def test_in_kotlin(kotlin: Java, bundles: list[str], served: list[str], name: str) -> None:
+    """Android's worker among them, over stand-ins for the classes of WorkManager."""
+    kotlin.junit(name, [*bundles, *served])
 
 
 # --- the page -----------------------------------------------------------------------------------------------

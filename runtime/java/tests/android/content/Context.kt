@@ -1,0 +1,4 @@
+package android.content
+
+/** Stands for Android's. */
+open class Context
