@@ -267,7 +267,7 @@ FAULTS = {
     "silent": Fault(silent=True),
     "redirect": Fault(redirect="{path}"),
 }
-#: That an application hears of. Java itself asks again where nothing is answered; others are short or damaged.
+#: That an application hears of. Where nothing is answered Java asks again; others are short or damaged.
 TOLD = {
     "another range": "was asked for bytes",
     "no range": "Content-Range",
@@ -440,7 +440,7 @@ def test_in_kotlin(kotlin: Java, bundles: list[str], served: list[str], name: st
 
 def test_the_page(java: Java, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
-    program, turns, report = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
+    program, turns, report, fetching = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
     (commands,) = [
         block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "Answer" in block
     ]
@@ -459,3 +459,13 @@ def test_the_page(java: Java, tmp_path: Path) -> None:
     *drafts, chat, measured = run(*command, cwd=tmp_path).splitlines()
     assert len(drafts) > 2 and chat.endswith('assistant: {"name": "Ada", "age": 31, "city": "Rome"}]')
     assert json.loads(measured)["edgekit_bench"] == 1
+    command = command[:-1] + ["Fetch.java"]
+    newer = arriving.make(tmp_path / "newer")
+    with RangeServer(newer) as server:
+        (tmp_path / "Fetch.java").write_text(fetching.replace("https://models.example/llada", server.url))
+        *told, last = run(*command, cwd=tmp_path).splitlines()
+    total = sum(
+        path.stat().st_size for path in newer.rglob("*") if path.name != "edgekit.json" and path.is_file()
+    )
+    assert last == "llada is here" and told[-1] == f"{total} of {total} bytes"
+    assert arriving.contents(tmp_path / "llada") == arriving.contents(newer)
