@@ -26,6 +26,10 @@ public enum EdgeKitError: Error, Equatable, Sendable {
   case closed(String)
   /// An engine of the system (Core ML, MLX) or of the application failed.
   case engineFailed(String)
+  /// A file cannot be written, or the disk has no room for it.
+  case writeFailed(String)
+  /// A source of a bundle did not give what it was asked for: no server can be reached, or none has it.
+  case fetchFailed(String)
   /// An error in the library: please report it.
   case internalError(String)
 
@@ -36,7 +40,7 @@ public enum EdgeKitError: Error, Equatable, Sendable {
       .truncatedFile(let text), .fileChanged(let text), .checksumMismatch(let text), .malformedFile(let text),
       .unsupportedVersion(let text), .unsupportedBundle(let text), .budgetExceeded(let text, _),
       .notFinite(let text), .invalidState(let text), .closed(let text), .engineFailed(let text),
-      .internalError(let text):
+      .writeFailed(let text), .fetchFailed(let text), .internalError(let text):
       return text
     }
   }
@@ -67,6 +71,8 @@ extension EdgeKitError {
     case EK_NOT_FINITE: self = .notFinite(text)
     case EK_INVALID_STATE: self = .invalidState(text)
     case EK_ENGINE_FAILED: self = .engineFailed(text)
+    case EK_WRITE_FAILED: self = .writeFailed(text)
+    case EK_FETCH_FAILED: self = .fetchFailed(text)
     default: self = .internalError(text)
     }
   }

@@ -137,11 +137,3 @@ private func filled(
   try EdgeKitError.check(call(&buffer, size, &size))
   return String(decoding: buffer.prefix(Int(size)).map { UInt8(bitPattern: $0) }, as: UTF8.self)
 }
-
-/// With a NUL behind it, which a text may have inside too.
-private func copied(_ text: String) -> UnsafeMutablePointer<CChar> {
-  let bytes = Array(text.utf8CString)
-  let copy = UnsafeMutablePointer<CChar>.allocate(capacity: bytes.count)
-  copy.initialize(from: bytes, count: bytes.count)
-  return copy
-}

@@ -1,0 +1,21 @@
+/// Where a bundle comes from, and which one it has to be.
+public struct FetchOptions: Sendable, Equatable {
+  /// 1 to 32 addresses of a folder, `https://host/folder`, that have the same files.
+  public var sources: [String]
+  /// The 64 digits that the manifest must begin with, or the SHA-256 of bundles.json where the address is that of several
+  /// bundles; nil: any bundle.
+  public var sha256: String?
+  /// Of several bundles, those that this build executes and that run on this system are of use, and the first is taken;
+  /// false: the first of all.
+  public var forThisSystem = true
+  /// Whether a bundle that is there with the same manifest is compared and mended; false: it is taken for whole if its files
+  /// have their sizes.
+  public var compare = false
+  /// The most that is asked for at once, 65536 or more; nil: what suits the transport.
+  public var requestBytes: UInt64?
+
+  public init(sources: [String], sha256: String? = nil) {
+    self.sources = sources
+    self.sha256 = sha256
+  }
+}
