@@ -270,7 +270,7 @@ def test_code_in_the_readmes_parses(folder: Path) -> None:
 def test_the_readme_names_what_there_is() -> None:
     readme = (PACKAGE / "README.md").read_text(encoding="utf-8")
     sources = "\n".join(path.read_text() for path in SOURCES if "Sources" in path.parts)
-    public = set(re.findall(r"public (?:final class|struct|enum|protocol) (\w+)", sources))
+    public = set(re.findall(r"public (?:final class|struct|enum|protocol|actor) (\w+)", sources))
     assert {"Session", "SessionOptions", "GenerationSettings", "Segments", "CoreMLPackages"} <= public
     for block in re.findall(r"```swift\n(.*?)```", readme, re.DOTALL):
         assert set(re.findall(r"\b([A-Z]\w+)\(", block)) <= public
