@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -368,6 +369,55 @@ def test_where_no_source_gives_it(java: Java, bundle: Path, tmp_path: Path, faul
         last, _ = fetch_lines(java, tmp_path / "bundle", server.url)
     assert re.match(said, last), last
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a server and Java take for TLS on "localhost"."""
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl")
+    folder = tmp_path_factory.mktemp("certificate")
+    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+        "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem", "-out", folder / "certificate.pem")  # fmt: skip
+    run("keytool", "-importcert", "-noprompt", "-alias", "own", "-storepass", "no secret", "-keystore",
+        folder / "store", "-file", folder / "certificate.pem")  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize("way", ["https", "to https", "to http"])
+def test_redirects_keep_encryption(
+    java: Java, bundle: Path, tmp_path: Path, certificate: Path, way: str
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
+    target = tmp_path / "bundle"
+    with RangeServer(bundle) as plain, RangeServer(bundle) as other:
+        safe, plain_url = other.serve_encrypted(context), plain.url
+        if way == "to https":
+            plain.fault_of = lambda asked: Fault(redirect=safe + "{path}")
+        if way == "to http":
+            other.fault_of = lambda asked: Fault(redirect=plain_url + "{path}")
+        options = [
+            f"-Djavax.net.ssl.trustStore={certificate / 'store'}",
+            "-Djavax.net.ssl.trustStorePassword=no secret",
+        ]
+        source = plain_url if way == "to https" else safe
+        *_, last = java.run("io.edgekit.FetchLines", target, source, options=options).splitlines()
+        if way == "to http":
+            assert re.match("FETCH_FAILED .*leads to an address without encryption", last) and not plain.log
+        else:
+            assert last.startswith("here ") and arriving.contents(target) == arriving.contents(bundle)
+    assert target.exists() == (way != "to http")
+
+
+def test_an_unknown_certificate_is_refused(
+    java: Java, bundle: Path, tmp_path: Path, certificate: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
+    with RangeServer(bundle) as server:
+        last, _ = fetch_lines(java, tmp_path / "bundle", server.serve_encrypted(context))
+    assert re.match("FETCH_FAILED .*cannot be reached .*certification path", last) and not server.log
 
 
 def test_a_bundle_of_another_digest_is_refused(java: Java, bundle: Path, tmp_path: Path) -> None:

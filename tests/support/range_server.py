@@ -9,6 +9,7 @@ with RangeServer(folder) as server:
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -77,6 +78,14 @@ class RangeServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"
+
+    def serve_encrypted(self, context: ssl.SSLContext) -> str:
+        """Speak TLS from now on; gives the address."""
+        # Handshakes are for the threads of connections: one that fails must not end the server's own.
+        self._server.socket = context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        return f"https://localhost:{self._server.server_port}"
 
     def paths(self) -> list[str]:
         """What was asked for, in order."""
