@@ -377,8 +377,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which("openssl"):
         pytest.skip("needs openssl")
     folder = tmp_path_factory.mktemp("certificate")
-    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-        "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem", "-out", folder / "certificate.pem")  # fmt: skip
+    own = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    files = ("-keyout", folder / "key.pem", "-out", folder / "certificate.pem")
+    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *own, *files)
     run("keytool", "-importcert", "-noprompt", "-alias", "own", "-storepass", "no secret", "-keystore",
         folder / "store", "-file", folder / "certificate.pem")  # fmt: skip
     return folder
@@ -397,10 +398,8 @@ def test_redirects_keep_encryption(
             plain.fault_of = lambda asked: Fault(redirect=safe + "{path}")
         if way == "to http":
             other.fault_of = lambda asked: Fault(redirect=plain_url + "{path}")
-        options = [
-            f"-Djavax.net.ssl.trustStore={certificate / 'store'}",
-            "-Djavax.net.ssl.trustStorePassword=no secret",
-        ]
+        store = {"": certificate / "store", "Password": "no secret"}
+        options = [f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in store.items()]
         source = plain_url if way == "to https" else safe
         *_, last = java.run("io.edgekit.FetchLines", target, source, options=options).splitlines()
         if way == "to http":
