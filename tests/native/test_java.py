@@ -318,6 +318,14 @@ def test_an_update_asks_for_runs_that_changed(java: Java, bundle: Path, tmp_path
     assert found.copied > 3_000_000 and arriving.SIZES[3] < server.sent < arriving.SIZES[3] + 200_000
 
 
+def test_of_several_bundles_java_takes_the_one_that_it_runs(java: Java, tmp_path: Path) -> None:
+    several = arriving.make_set(tmp_path / "several", {"a": ("coreml", "18"), "b": ("native", "18")})
+    with RangeServer(several) as server:
+        found = fetched(java, tmp_path / "bundle", server.url)
+    assert found.ended == "here"
+    assert arriving.contents(tmp_path / "bundle") == arriving.contents(several / "b")
+
+
 def damage(folder: Path, copy: Path, run: int) -> Path:
     """A copy with a bit of a run changed."""
     weights = Path(shutil.copytree(folder, copy)) / arriving.WEIGHTS
