@@ -124,7 +124,7 @@ class ReferenceModel(nn.Module):
         """Pass over ids [B, T] after `prefix`, causal by blocks of `Architecture.prefix_block` rows: the
         prefix KV extended by T positions, for every layer (nothing trimmed).
         """
-        _, kv = self._layers(self.embed(ids), prefix, positions, mask, phase=PREFILL, causal=True)
+        _, kv = self.layers(self.embed(ids), prefix, positions, mask, phase=PREFILL, causal=True)
         before = prefix or [(k[:, :, :0], v[:, :, :0]) for k, v in kv]
         return [
             (torch.cat((pk, k), 2), torch.cat((pv, v), 2))
@@ -149,7 +149,7 @@ class ReferenceModel(nn.Module):
                 torch.zeros_like(x) if soft is None else soft.to(x.dtype) * self.architecture.embedding_scale
             )
             x = self.architecture.self_conditioning(x, soft, self._unit("self_conditioning."))
-        x, _ = self._layers(x, prefix, positions, mask, phase=DENOISE, causal=False)
+        x, _ = self.layers(x, prefix, positions, mask, phase=DENOISE, causal=False)
         return ops.rms_norm(x, self._unit("norm.")["weight"], self.architecture.norm_eps)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -173,15 +173,19 @@ class ReferenceModel(nn.Module):
 
     forward = denoise
 
-    def _layers(
+    def layers(
         self,
         x: Tensor,
-        prefix: PrefixKV | None,
-        positions: Tensor | None,
-        mask: Tensor | None,
+        prefix: PrefixKV | None = None,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
         phase: int,
         causal: bool,
     ) -> tuple[Tensor, PrefixKV]:
+        """All layers on x [B, T, H] behind `prefix`: y [B, T, H], and the KV of these positions for each.
+        `causal` is for committed text, see `encode`.
+        """
         batch, length, _ = x.shape
         seen = 0 if prefix is None else prefix[0][0].shape[2]
         own = torch.arange(seen, seen + length, device=x.device)

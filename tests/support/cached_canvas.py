@@ -67,8 +67,8 @@ class Cached:
     def _pass(self, ids: np.ndarray, at: np.ndarray, seen: PrefixKV | None) -> tuple[Tensor, PrefixKV]:
         model = self.model
         self.passes.append(len(ids))
-        x, rows = model._layers(
-            model.embed(torch.from_numpy(ids)[None]), seen, torch.from_numpy(at), None, DENOISE, False
+        x, rows = model.layers(
+            model.embed(torch.from_numpy(ids)[None]), seen, torch.from_numpy(at), phase=DENOISE, causal=False
         )
         weight, eps = model._unit("norm.")["weight"], model.architecture.norm_eps
         normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight

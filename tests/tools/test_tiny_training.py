@@ -125,7 +125,7 @@ def test_starting_weights_keep_the_scale_of_the_residual_stream() -> None:
         _, batch = corpus.held_out(encoder, "json", 4, 32)
         ids = torch.from_numpy(batch.answer)
         with torch.no_grad():
-            x, _ = model._layers(model.embed(ids), None, None, None, 0, False)
+            x, _ = model.layers(model.embed(ids), phase=0, causal=False)
         assert 0.7 < float(x.square().mean().sqrt()) < 3
 
 

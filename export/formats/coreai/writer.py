@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.packages.cut import PackagePlan
 from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.runtime.engines.coreai import version as coreai_version
 
@@ -33,7 +34,7 @@ class CoreaiFormat(PackagedFormat):
         if complaint := coreai_version.complaint():
             raise ExportError(complaint)
 
-    def graph(self) -> CoreaiGraph:
+    def graph(self, package: PackagePlan) -> CoreaiGraph:
         return CoreaiGraph(self.activations == "int8")
 
     def facts(self) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgekit.export.formats.packages import layout
 from edgekit.export.formats.packages.cut import PackagePlan
 from edgekit.export.formats.packages.functions import FunctionPlan, Signature, functions
-from edgekit.export.formats.packages.graph import EXPERTS_AT_ONCE, ExpertStack, PackageGraph
+from edgekit.export.formats.packages.graph import EXPERTS_AT_ONCE, ExpertStack, PackageBuilder
 from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.formats.packages.programs import StaticPrograms
 from edgekit.export.formats.packages.stamp import Template
@@ -32,7 +31,7 @@ class Content:
 
 
 def build(
-    graph: PackageGraph,
+    graph: PackageBuilder,
     programs: StaticPrograms,
     package: PackagePlan,
     lengths: Sequence[Lengths],
@@ -52,7 +51,7 @@ def build(
 
 
 def _body(
-    graph: PackageGraph,
+    graph: PackageBuilder,
     programs: StaticPrograms,
     package: PackagePlan,
     plan: FunctionPlan,
@@ -76,14 +75,14 @@ def _body(
 
 
 def _weights(
-    graph: PackageGraph, programs: StaticPrograms, package: PackagePlan, precision: str
+    graph: PackageBuilder, programs: StaticPrograms, package: PackagePlan, precision: str
 ) -> list[dict[str, Weight]]:
     """Sources of the weights of each program of the package, by their names in it."""
     architecture, choices = programs.architecture, programs.choices
 
     def single(prefix: str, spec: WeightSpec, matrix: str) -> Weight:
         choice = choices.get(matrix, Choice(16, 0))
-        stored = layout.constants(prefix + spec.name, spec, choice, precision)
+        stored = graph.constants(prefix + spec.name, spec, choice, precision)
         return functools.partial(graph.weight, stored)
 
     def layer(slot: int, index: int, own: LayerSpec) -> dict[str, Weight]:
@@ -108,10 +107,10 @@ def _weights(
 
 
 def _experts(
-    graph: PackageGraph, prefix: str, spec: WeightSpec, choice: Choice, precision: str, count: int
+    graph: PackageBuilder, prefix: str, spec: WeightSpec, choice: Choice, precision: str, count: int
 ) -> ExpertStack:
     """The matrices of a layer's experts, several to a constant."""
-    one = layout.constants(spec.name, spec, choice, precision)
+    one = graph.constants(spec.name, spec, choice, precision)
     groups = []
     for first in range(0, count, EXPERTS_AT_ONCE):
         own = range(first, min(count, first + EXPERTS_AT_ONCE))

@@ -1,11 +1,12 @@
 """A package being built: functions over shared constants, from exported programs.
 
-One class per format derives from `PackageGraph` and says what constants, weights and nodes are in its words.
+One class per format derives from `PackageGraph` and says what constants, weights and nodes are in its words,
+or from `PackageBuilder`, where programs are translated as a whole.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 from torch.fx import Node
 
 from edgekit.export.formats.nodes import Arguments, NodeTranslator
+from edgekit.export.formats.packages import layout
 from edgekit.export.formats.packages.functions import Feature, Signature
 from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.formats.packages.stamp import Region, Template
+from edgekit.export.models.base import WeightSpec
 from edgekit.export.programs import Program
+from edgekit.export.quantize import Choice
 
 #: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no
 #: limit on how many there are. The Neural Engine takes no more than 16384 output channels; 8 experts of
@@ -53,21 +57,19 @@ class Stack:
         return {part: Region(file, offset + i * size, size) for i, part in enumerate(self.parts)}
 
 
-class PackageGraph(NodeTranslator):
-    """A package being built. With `int8_activations` what is multiplied with a matrix of 8 bits is rounded to
-    int8 first, by rows; see `edgekit.export.ops.round_rows`.
-    """
+class PackageBuilder(ABC):
+    """A package being built: functions over constants, which they share by name."""
 
-    def __init__(self, int8_activations: bool = False) -> None:
-        self.int8_activations = int8_activations
+    def __init__(self) -> None:
         self.functions: dict[str, Signature] = {}
         #: The constants of all functions, in the order of their first use.
         self.stored: dict[str, Stack] = {}
-        # Of the function that is being built: constants and weights, those of 8 bits among them, and what
-        # has been rounded.
+        # Of the function that is being built: constants and weights.
         self._known: dict[str, Any] = {}
-        self._eight_bits: set[Any] = set()
-        self._rounded: dict[Any, tuple[Any, Any]] = {}
+
+    def constants(self, name: str, spec: WeightSpec, choice: Choice, precision: str) -> tuple[Constant, ...]:
+        """The constants that a weight is in a package, in the order of the format's `specs`."""
+        return layout.constants(name, spec, choice, precision)
 
     @abstractmethod
     def add(
@@ -88,6 +90,53 @@ class PackageGraph(NodeTranslator):
     def _constant(self, stored: Constant) -> Any:
         """A new constant in the function that is being built; what it holds does not matter."""
 
+    def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Any:
+        """A constant in the function that is being built; `parts` are its tensors where it is a stack. One
+        that is no tensor stays zero.
+        """
+        if stored.name not in self._known:
+            tensors = tuple(parts or [stored.name] if tensor else ())
+            self.stored.setdefault(stored.name, Stack(stored, tensors))
+            self._known[stored.name] = self._constant(stored)
+        return self._known[stored.name]
+
+    @abstractmethod
+    def weight(self, stored: Sequence[Constant], parts: Sequence[Sequence[str]] = ()) -> Any:
+        """The value of a stored weight or stack in the function that is being built."""
+
+    @abstractmethod
+    def translate(
+        self,
+        program: Program,
+        inputs: Mapping[str, Any],
+        weights: Mapping[str, Callable[[], Any]],
+    ) -> dict[str, Any]:
+        """The nodes of an exported program in the function that is being built: outputs by name.
+
+        `inputs` are values of its inputs; `weights` give those of its matrices and vectors (a value or an
+        `ExpertStack`), by name.
+
+        Raises:
+            ExportError: a node has no form in the format.
+        """
+
+    def _begin(self) -> None:
+        """Begin a function."""
+        self._known = {}
+
+
+class PackageGraph(PackageBuilder, NodeTranslator):
+    """A package that is built node by node. With `int8_activations` what is multiplied with a matrix of 8
+    bits is rounded to int8 first, by rows; see `edgekit.export.ops.round_rows`.
+    """
+
+    def __init__(self, int8_activations: bool = False) -> None:
+        super().__init__()
+        self.int8_activations = int8_activations
+        # Of the function that is being built: weights of 8 bits, and what has been rounded.
+        self._eight_bits: set[Any] = set()
+        self._rounded: dict[Any, tuple[Any, Any]] = {}
+
     @abstractmethod
     def _round_rows(self, x: Any) -> tuple[Any, Any]:
         """x [..., K] rounded to multiples of `STEP` after its rows were divided by factors [..., 1], and the
@@ -99,8 +148,8 @@ class PackageGraph(NodeTranslator):
         """The product of codes [..., N, K] and their scales [..., N, K / G], repeated over blocks."""
 
     def _begin(self) -> None:
-        """Begin a function."""
-        self._known, self._eight_bits, self._rounded = {}, set(), {}
+        super()._begin()
+        self._eight_bits, self._rounded = set(), {}
 
     def _extras(self, node: Node) -> Arguments:
         return {"operand": self._operand}
@@ -115,18 +164,8 @@ class PackageGraph(NodeTranslator):
             self._rounded[x] = (rounding or self._round_rows)(x)
         return self._rounded[x]
 
-    def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Any:
-        """A constant in the function that is being built; `parts` are its tensors where it is a stack. One
-        that is no tensor stays zero.
-        """
-        if stored.name not in self._known:
-            tensors = tuple(parts or [stored.name] if tensor else ())
-            self.stored.setdefault(stored.name, Stack(stored, tensors))
-            self._known[stored.name] = self._constant(stored)
-        return self._known[stored.name]
-
     def weight(self, stored: Sequence[Constant], parts: Sequence[Sequence[str]] = ()) -> Any:
-        """The value of a stored weight or stack: a float constant, or the product of codes and scales."""
+        """A float constant, or the product of codes and scales."""
         lists = parts or [()] * len(stored)
         values = [self.constant(c, p) for c, p in zip(stored, lists, strict=True)]
         if len(values) == 1:
@@ -144,14 +183,6 @@ class PackageGraph(NodeTranslator):
         inputs: Mapping[str, Any],
         weights: Mapping[str, Callable[[], Any]],
     ) -> dict[str, Any]:
-        """The nodes of an exported program in the function that is being built: outputs by name.
-
-        `inputs` are values of its inputs; `weights` give those of its matrices and vectors (a value or an
-        `ExpertStack`), by name.
-
-        Raises:
-            ExportError: a node has no form in the format.
-        """
         nodes = list(program.exported.graph.nodes)
         names = dict(zip((n for n in nodes if n.op == "placeholder"), program.inputs, strict=True))
         known: dict[Node, Any] = {

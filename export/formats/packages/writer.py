@@ -30,7 +30,7 @@ from edgekit.export.formats.packages.cut import (
     layer_places,
     manifest_entry,
 )
-from edgekit.export.formats.packages.graph import PackageGraph
+from edgekit.export.formats.packages.graph import PackageBuilder
 from edgekit.export.formats.packages.programs import StaticPrograms
 from edgekit.export.formats.packages.stamp import Template
 from edgekit.export.formats.packages.store import PackageStore
@@ -58,19 +58,17 @@ class PackagedFormat(Format):
         super().__init__(row, architecture, scheme, options)
         packaging = options.packaging or Packaging()
         if packaging.minimum_os is not None and packaging.minimum_os not in self.row.versions:
-            raise ExportError(
-                f"format {row.name} is not for iOS {packaging.minimum_os}; "
-                f"it is for {' and '.join(self.row.versions)}"
-            )
-        self._ios = packaging.minimum_os or next(iter(self.row.versions))
+            known = f"it is for {' and '.join(row.versions)}" if row.versions else "leave --min-os out"
+            raise ExportError(f"format {row.name} is not for iOS {packaging.minimum_os}; {known}")
+        self._ios = packaging.minimum_os or next(iter(self.row.versions), "")
         self.lengths = choose_lengths(architecture, packaging)
         self.packages: Sequence[PackagePlan] = self._cut(packaging)
         self.programs = StaticPrograms(architecture, self.choices, code_placeholders)
         self._contents: dict[tuple[Any, ...], Content] = {}
 
     @abstractmethod
-    def graph(self) -> PackageGraph:
-        """An empty package to be built."""
+    def graph(self, package: PackagePlan) -> PackageBuilder:
+        """An empty package to be built, for one of the plan or those that differ in weights alone."""
 
     # --- weights ----------------------------------------------------------------------------------------
 
@@ -141,7 +139,9 @@ class PackagedFormat(Format):
         """The files and functions of a package, without its weights."""
         key = content_key(package, self.programs.kinds)
         if key not in self._contents:
-            self._contents[key] = build(self.graph(), self.programs, package, self.lengths, self.precision)
+            self._contents[key] = build(
+                self.graph(package), self.programs, package, self.lengths, self.precision
+            )
         return self._contents[key]
 
     def template(self, package: PackagePlan) -> Template:
@@ -162,13 +162,13 @@ class PackagedFormat(Format):
         return layer_places(self.packages)
 
     def minimum_os(self) -> Mapping[str, str]:
-        return {"ios": self._ios, "macos": self.row.versions[self._ios]}
+        return {"ios": self._ios, "macos": self.row.versions[self._ios]} if self._ios else {}
 
     def facts(self) -> dict[str, Any]:
         return {
             "minimum_os": self.minimum_os(),
             "precision": self.precision,
-            "activations": self.activations,
+            **({"activations": self.activations} if self.activations else {}),
         }
 
     def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
