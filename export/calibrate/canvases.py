@@ -1,0 +1,76 @@
+"""Texts for a model to run on, noised as its own are while it denoises: over the whole schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from edgekit.export.errors import ExportError
+from edgekit.export.models.base import Architecture
+
+#: The key of the token that stands for what is not yet known, among `Architecture.defaults`.
+_MASK = "mask_token_id"
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """A text in the middle of its generation: committed tokens `prompt` [P], `noised` [T] as the model is
+    given them, and the tokens `clean` [T] that they stand for. `first` tells that no step came before.
+    """
+
+    prompt: Tensor
+    noised: Tensor
+    clean: Tensor
+    first: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many canvases to make, of how many tokens behind a prompt of how many; `seed` decides which."""
+
+    count: int = 16
+    prompt: int = 32
+    canvas: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 2 or self.prompt < 1 or self.canvas < 1:
+            raise ExportError(
+                f"calibration on {self.count} canvases of {self.canvas} tokens behind {self.prompt} is not "
+                "possible; it takes at least 2 canvases, and a token of each"
+            )
+
+
+def canvases(
+    architecture: Architecture, plan: Plan, texts: Sequence[Tensor] | None = None
+) -> Iterator[Canvas]:
+    """Canvases whose share of noise goes from all of them to none in equal steps. A token of noise is the
+    model's mask, or any token where the model has none. `texts` [prompt + canvas] each are taken in turn;
+    without them tokens are random.
+
+    Raises:
+        ExportError: a text is too short.
+    """
+    generator = torch.Generator().manual_seed(plan.seed)
+    mask = architecture.defaults.get(_MASK)
+
+    def random(count: int) -> Tensor:
+        return torch.randint(architecture.vocab_size, (count,), generator=generator)
+
+    for i in range(plan.count):
+        text = random(plan.prompt + plan.canvas) if not texts else texts[i % len(texts)]
+        if len(text) < plan.prompt + plan.canvas:
+            raise ExportError(
+                f"calibration: a text has {len(text)} tokens, prompt and canvas take "
+                f"{plan.prompt + plan.canvas}"
+            )
+        clean = text[plan.prompt : plan.prompt + plan.canvas]
+        noisy = round(plan.canvas * (1 - i / (plan.count - 1)))
+        order = torch.randperm(plan.canvas, generator=generator)
+        noised = clean.clone()
+        own = random(noisy)
+        noised[order[:noisy]] = own if mask is None else torch.full_like(own, int(str(mask)))
+        yield Canvas(text[: plan.prompt], noised, clean, first=i % 2 == 0)
