@@ -323,6 +323,9 @@ def _write_weights(
     if not todo:
         return []
     first, runs = todo[0][0], todo[0][0].runs
+    progress.stage("looking at the weights", 0)
+    for plan, _ in todo:
+        plan.format.observe(plan.tuned.weights, lambda unit: progress.advance(0, unit))
     with ExitStack() as stack:
         sinks = []
         for plan, folder in todo:

@@ -73,6 +73,7 @@ class EngineRow:
 
 _COREML = "edgekit.runtime.engines.coreml:CoremlExecutor"
 _COREAI = "edgekit.runtime.engines.coreai.executor:CoreaiExecutor"
+_QNN = "edgekit.runtime.engines.qnn.executor:QnnExecutor"
 #: Those that come with edgekit.
 OWN = (
     EngineRow(
@@ -139,6 +140,15 @@ OWN = (
         needs="coremltools",
         extra="coreml",
         probe=_COREML,
+    ),
+    EngineRow(
+        "qnn",
+        format="qnn",
+        title="ONNX Runtime on Qualcomm's NPU",
+        factory=_QNN,
+        gives="executor",
+        needs="onnxruntime_qnn",
+        extra="qnn",
     ),
     EngineRow(
         "coreai",

@@ -95,6 +95,16 @@ ROWS = (
         versions={"18": "15", "26": "26"},
     ),
     FormatRow(
+        "qnn",
+        writer="edgekit.export.formats.qnn.writer:QnnFormat",
+        layout=layout_of("qnn"),
+        needs=("torch", "onnx", "onnxscript"),
+        extra="export-onnx",
+        distributions=("torch", "onnx", "onnxscript"),
+        precisions=("float32",),
+        packages=True,
+    ),
+    FormatRow(
         "coreai",
         writer="edgekit.export.formats.coreai.writer:CoreaiFormat",
         layout=layout_of("coreai"),

@@ -15,6 +15,7 @@ from edgekit.export.formats.row import FormatRow
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice, Quantized, Scheme, choose
 from edgekit.export.runs import RunPlan
+from edgekit.export.weights import TensorSource
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.packed import Slice
 from edgekit.flashload.writer import FileDigest, FlashWriter, planned_layout
@@ -99,6 +100,12 @@ class Format(ABC):
     def floats(self, name: str, values: np.ndarray) -> np.ndarray:
         """The stored array of a float weight, given in float32. Raises ExportError as `arrays` does."""
         return values
+
+    def observe(self, source: TensorSource, told: Callable[[str], None]) -> None:
+        """Look at the model's weights, which `source` has, before the first of them is stored: a format whose
+        activations have static scales runs the model on them. It calls `told` behind every part of the work.
+        """
+        return None
 
     def copied_bytes(self) -> int:
         """Bytes of weights that the format stores in addition to the runs."""

@@ -53,10 +53,17 @@ def _blocks(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, mask: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prefix_k: Tensor | None,
+    prefix_v: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
 ) -> Tensor:
     # Of what all providers have: GroupQueryAttention without a causal mask is new, Attention a processor's.
-    keys, values = torch.cat((prefix_k, k), 2), torch.cat((prefix_v, v), 2)
+    keys = k if prefix_k is None else torch.cat((prefix_k, k), 2)
+    values = v if prefix_v is None else torch.cat((prefix_v, v), 2)
     batch, heads, t, width = q.shape
     kv = keys.shape[1]
     grouped = q.reshape(batch, kv, heads // kv, t, width) * scale

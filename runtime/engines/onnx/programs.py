@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+#: Operators by domain.
+Known = Mapping[str, frozenset[str]]
+
 #: All operators that the writer emits, of ONNX's own domain; it refuses to write others.
 OPERATORS = frozenset(
     (
@@ -22,11 +25,14 @@ OPERATORS = frozenset(
 #: The same of bundles for GPUs, by domain.
 _FOR_GPUS = OPERATORS | {"DequantizeLinear", "Pow", "ReduceMean", "Sqrt"}
 GPU_OPERATORS = {"": _FOR_GPUS, "ai.onnx": _FOR_GPUS, "com.microsoft": frozenset(("MatMulNBits",))}
+#: The same of packages for Qualcomm's NPU, whose constants lie in a file beside them.
+_FOR_NPUS = _FOR_GPUS | {"Identity", "Max", "QuantizeLinear"}
+NPU_OPERATORS = {"": _FOR_NPUS, "ai.onnx": _FOR_NPUS}
+WEIGHTS_FILE = "weights.bin"
+_OF_FORMATS: Mapping[str, Known] = {"onnx-gpu": GPU_OPERATORS, "qnn": NPU_OPERATORS}
+_ON_PROCESSORS: Known = {"": OPERATORS, "ai.onnx": OPERATORS}
 #: Programs hold no weights: the writer's have some 10 kB.
 MOST_BYTES = 4 << 20
-
-#: Operators by domain.
-Known = Mapping[str, frozenset[str]]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 #: Fields of onnx.proto by message.
@@ -35,6 +41,7 @@ _NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
 _OPERATOR, _ATTRIBUTE, _DOMAIN = 4, 5, 7
 _TENSOR, _SUBGRAPH, _TENSORS, _SUBGRAPHS, _SPARSE, _SPARSES = 5, 6, 10, 11, 22, 23
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_KEY, _VALUE = 1, 2
 _ORT_FORMAT = b"ORTM"
 
 
@@ -44,9 +51,10 @@ class Refused(Exception):
 
 def check_program(data: bytes, program_format: str = "onnx") -> None:
     """Raises Refused unless `data` is an ONNX model of the format's operators alone, without parts that are
-    graphs of their own and without data outside of it.
+    graphs of their own and without data outside of it, but for that in WEIGHTS_FILE where it has such.
     """
-    known = GPU_OPERATORS if program_format == "onnx-gpu" else {"": OPERATORS, "ai.onnx": OPERATORS}
+    known = _OF_FORMATS.get(program_format, _ON_PROCESSORS)
+    beside = WEIGHTS_FILE.encode() if program_format == "qnn" else None
     if len(data) > MOST_BYTES:
         raise Refused(f"has {len(data)} bytes, more than any program")
     if data[4:8] == _ORT_FORMAT:
@@ -57,17 +65,17 @@ def check_program(data: bytes, program_format: str = "onnx") -> None:
             raise Refused("defines functions or a training of its own")
         if field == _GRAPH:
             graphs += 1
-            _check_graph(content, known)
+            _check_graph(content, known, beside)
     if not graphs:
         raise Refused("is not an ONNX model: it has no graph")
 
 
-def _check_graph(graph: bytes, known: Known) -> None:
+def _check_graph(graph: bytes, known: Known, beside: bytes | None) -> None:
     for field, content in _fields(graph):
         if field == _SPARSE_INITIALIZER:
             raise Refused("holds sparse constants")
         if field == _INITIALIZER:
-            _check_tensor(content)
+            _check_tensor(content, beside)
         if field == _NODE:
             _check_node(content, known)
 
@@ -91,9 +99,14 @@ def _check_node(node: bytes, known: Known) -> None:
                     _check_tensor(value)
 
 
-def _check_tensor(tensor: bytes) -> None:
-    if any(field in (_EXTERNAL_DATA, _DATA_LOCATION) for field, _ in _fields(tensor)):
-        raise Refused("takes constants from another file")
+def _check_tensor(tensor: bytes, beside: bytes | None = None) -> None:
+    for field, content in _fields(tensor):
+        if field == _EXTERNAL_DATA and beside is not None:
+            entry = list(_fields(content))
+            if (_KEY, b"location") in entry and [v for f, v in entry if f == _VALUE] != [beside]:
+                raise Refused("takes constants from another file than its own")
+        elif field in (_EXTERNAL_DATA, _DATA_LOCATION) and beside is None:
+            raise Refused("takes constants from another file")
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:

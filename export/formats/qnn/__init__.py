@@ -1,0 +1,1 @@
+"""The format for Qualcomm's NPU: packages of ONNX graphs with quantized weights and activations."""

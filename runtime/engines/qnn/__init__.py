@@ -1,0 +1,1 @@
+"""Packages for Qualcomm's NPU, by ONNX Runtime's provider for it."""
