@@ -103,7 +103,10 @@ TARGETS = Registry(
     "target",
     "edgekit.targets",
     Target,
-    {name: f"edgekit.targets.{name}:TARGET" for name in ("host", "mac", "ios", "rtx", "jetson", "rpi")},
+    {
+        name: f"edgekit.targets.{name}:TARGET"
+        for name in ("host", "mac", "ios", "android", "rtx", "jetson", "rpi")
+    },
 )
 
 

@@ -1,0 +1,24 @@
+"""Phones with Android: the NPU of Qualcomm's Snapdragon through QNN, or the native core on the processor."""
+
+from __future__ import annotations
+
+from edgekit.targets import Target
+from edgekit.targets.tier import Tier
+
+TARGET = Target(
+    name="android",
+    summary="Android phones: Snapdragon's NPU through QNN for models without experts, or the native core",
+    formats=("qnn", "native"),
+    preset="mixed4",
+    group_size=32,
+    checked={
+        "qnn": "executed in Qualcomm's emulation on x86-64 Linux; not run on a device",
+        "native": "core executed under qemu for aarch64; not run on a device",
+    },
+    tiers=(
+        Tier("8 GB phone", 4_000_000_000, "estimated: half of the memory"),
+        Tier("12 GB phone", 6_000_000_000, "estimated: half of the memory"),
+        Tier("16 GB phone", 8_000_000_000, "estimated: half of the memory"),
+    ),
+    describe="edgekit.targets.computer_folder:describe",
+)
