@@ -119,6 +119,7 @@ class ExportOptions:
     packaging: Packaging | None = None  # for formats whose weights are in packages
     activations: str | None = None  # "int8" or "float" before products with 8 bits, where formats let choose
     device: str | None = None  # what programs are compiled for, where the format compiles them; None: its own
+    socs: tuple[str, ...] | None = None  # chips that packages are compiled for beside, where the format does
     decoding: str | None = None  # mdlm or bd3lm, where a family has both; None: what the source's name says
     adapter: Path | None = None  # the folder of a LoRA adapter
     adapter_name: str = ""  # what the manifest calls it; the name of its folder if empty
@@ -127,7 +128,7 @@ class ExportOptions:
     @property
     def form(self) -> FormatOptions:
         """The options that formats let choose."""
-        return FormatOptions(self.precision, self.packaging, self.activations, self.device)
+        return FormatOptions(self.precision, self.packaging, self.activations, self.device, self.socs)
 
     def as_words(self) -> str:
         """The options that decide about the stored bytes, as `edgekit export` takes them."""
@@ -139,6 +140,7 @@ class ExportOptions:
             "precision": self.precision,
             "activations": self.activations,
             "device": self.device,
+            "soc": None if self.socs is None else ",".join(self.socs),
             "decoding": self.decoding,
             "min-os": cut.minimum_os,
             "lengths": None if cut.lengths is None else ",".join(map(str, cut.lengths)),
@@ -559,13 +561,14 @@ def _fingerprint(
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
     packaging = None if options.packaging is None else asdict(options.packaging)
     form = [options.format, options.precision, packaging, options.activations, options.device]
+    chips = [list(options.socs)] if options.socs else []
     beside: list[Any] = []
     if own.adapter is not None:
         nbytes, changed = own.adapter.stamp
         beside = [own.mode, own.adapter.config, nbytes, _commit(own.adapter.path) or changed]
     if role_head is not None:
         beside.append(role_head.digest)
-    text = json.dumps([form, scheme, options.tile_bytes, config, sizes, *beside], sort_keys=True)
+    text = json.dumps([form, scheme, options.tile_bytes, config, sizes, *beside, *chips], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

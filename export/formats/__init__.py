@@ -21,6 +21,7 @@ from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
 from edgekit.flashload.registry import Registry, resolve
 from edgekit.runtime.bundle.packages import ACTIVATIONS, layout_of
+from edgekit.runtime.engines.qnn.socs import SOCS
 
 if TYPE_CHECKING:
     from edgekit.export.formats.base import Format
@@ -103,6 +104,7 @@ ROWS = (
         distributions=("torch", "onnx", "onnxscript"),
         precisions=("float32",),
         packages=True,
+        socs={name: soc.title for name, soc in SOCS.items()},
     ),
     FormatRow(
         "coreai",

@@ -29,13 +29,15 @@ class FormatOptions:
     """The choices that formats offer, each only some of them; None is a format's own default.
 
     `precision` is one of PRECISIONS; `packaging` is for formats whose weights are in packages; `activations`
-    are "float" or "int8" before products with weights of 8 bits; `device` is what programs are compiled for.
+    are "float" or "int8" before products with weights of 8 bits; `device` is what programs are compiled for,
+    `socs` are chips that packages are compiled for beside the form that any takes.
     """
 
     precision: str | None = None
     packaging: Packaging | None = None
     activations: str | None = None
     device: str | None = None
+    socs: tuple[str, ...] | None = None
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
@@ -48,3 +50,8 @@ def parse_lengths(text: str) -> tuple[int, ...]:
         return tuple(int(n) for n in text.split(","))
     except ValueError:
         raise ExportError(f"lengths {text!r} are not numbers with commas (example: 128,256)") from None
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names with commas between them, each once, e.g. `sm8650,sm8750`."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))

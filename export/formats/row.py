@@ -43,7 +43,8 @@ class FormatRow:
     are what can be chosen, the default first, `devices` by name what programs can be compiled for, and
     `device_advice`, by a part of the name, what is said of some that there are not; `packages` tells that
     weights are in packages, and that `Packaging` cuts them; `versions` are those of iOS that may be asked for
-    then, the first by default, with the macOS of the same year.
+    then, the first by default, with the macOS of the same year. `socs` are chips by name that packages can be
+    compiled for, with what each is sold as.
     """
 
     name: str
@@ -60,6 +61,7 @@ class FormatRow:
     device_advice: Mapping[str, str] = field(default_factory=dict)
     packages: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
+    socs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def install(self) -> str:
@@ -104,6 +106,11 @@ class FormatRow:
             raise ExportError(f"format {self.name} has no precision to choose; leave it out")
         if options.device is not None and not self.devices:
             raise ExportError(f"format {self.name} compiles for no device; leave --device out")
+        if options.socs is not None and not self.socs:
+            raise ExportError(f"format {self.name} compiles for no chips; leave --soc out")
+        for soc in options.socs or ():
+            if soc not in self.socs:
+                raise ExportError(unknown("chip", soc, self.socs, of=f"format {self.name}"))
         for what, given, known in (
             ("precision", options.precision, self.precisions),
             ("activations", options.activations, self.activations),

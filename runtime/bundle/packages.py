@@ -5,6 +5,7 @@ Section `programs` of the manifest:
     {"format": "coreml", "layout": "coreml-2", "precision": "float16", "minimum_os": {"macos": "15"},
      "activations": "int8",         (before products with weights of 8 bits; float if it is not there)
      "coreai": "1.0.0b3",           (in the format of that name: the version that wrote the packages)
+     "compiled": {"sm8650": ["compiled/sm8650/..."]},     (files by chip, in the format qnn, if there are any)
      "packages": {"layers.0-3": {
          "path": "packages/layers.0-3.mlpackage", "bytes": 123, "files": ["packages/layers.0-3.ml..."],
          "parts": ["layers.0", ...],       (a tile of the vocabulary head also has "start" and "rows")
@@ -29,7 +30,7 @@ A layer with a window W keeps W - 1 positions, so its P is min(p, W - 1) or a li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
@@ -120,7 +121,8 @@ class Package:
 @dataclass(frozen=True)
 class Packages:
     """All packages of a bundle by name, in the order of the manifest. `written_by` is the version of the
-    format's own library, where the manifest has it.
+    format's own library, where the manifest has it; `compiled` are files of packages that were compiled for a
+    chip, by its name.
     """
 
     format: str
@@ -129,6 +131,7 @@ class Packages:
     minimum_os: Mapping[str, str]
     entries: Mapping[str, Package]
     written_by: str = ""
+    compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Package:
         return self.entries[name]
@@ -186,11 +189,21 @@ def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str)
             {str(k): str(v) for k, v in value(programs, "minimum_os", dict).items()},
             entries,
             str(programs.get(manifest.format) or ""),
+            _compiled(manifest),
         )
         _check_parts(packages, layers, sizes)
     except Wrong as error:
         raise MalformedFile(f"{where}: {error}; export the bundle again") from None
     return packages
+
+
+def _compiled(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    table = value(manifest.programs, "compiled", dict) if "compiled" in manifest.programs else {}
+    for chip, files in table.items():
+        at = f"packages compiled for {str(chip)[:40]!r}"
+        if not isinstance(files, list) or not all(isinstance(f, str) and f in manifest.files for f in files):
+            raise Wrong(f"{at} are not among the files of the bundle")
+    return {str(chip): tuple(files) for chip, files in table.items()}
 
 
 def _activations(programs: Mapping[str, Any]) -> str:

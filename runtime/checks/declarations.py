@@ -7,10 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from edgekit.flashload.errors import EdgekitError, MalformedFile
 from edgekit.runtime.bundle.packages import Function, Package, Packages
 from edgekit.runtime.engines.coreai import version as coreai_version
+from edgekit.runtime.engines.onnx.programs import Refused
+from edgekit.runtime.engines.qnn.programs import PLACES, WEIGHTS_FILE, check_program, model_file
 from edgekit.runtime.errors import EngineUnavailable, one_line
 
 _ARRAY = re.compile(r"NDArray \((\w+), (\d+(?: × \d+)*)\)")
@@ -33,7 +36,7 @@ def damage(bundle: Path, packages: Packages, package: Package) -> str:
         if complaint:
             raise EngineUnavailable(complaint)
     try:
-        found = _coreml(path) if packages.format == "coreml" else _coreai(path)
+        found = _READERS.get(packages.format, _coreai)(path)
     except EngineUnavailable:
         raise
     except EdgekitError as error:
@@ -115,3 +118,43 @@ def _coreai(path: Path) -> _Functions:
         name: (described(summary.function_inputs(name)), described(summary.function_outputs(name)))
         for name in summary.function_names
     }
+
+
+def _qnn(path: Path) -> _Functions:
+    try:
+        import onnx
+    except ImportError as error:
+        raise EngineUnavailable(f"reading packages of ONNX takes onnx: pip install onnx ({error})") from error
+    found, end = {}, (path / WEIGHTS_FILE).stat().st_size
+
+    def described(values: Iterable[Any]) -> _Described:
+        out = {}
+        for value in values:
+            tensor = value.type.tensor_type
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+            out[value.name] = dtype, tuple(int(size.dim_value) for size in tensor.shape.dim)
+        return out
+
+    for place in PLACES:
+        for file in sorted(path.glob(model_file("*", place))):
+            data = file.read_bytes()
+            try:
+                check_program(data, "qnn")
+                graph = onnx.load_from_string(data).graph
+            except Refused as error:
+                raise MalformedFile(f"{file}: {error}") from None
+            except Exception as error:  # protobuf's own kinds
+                raise MalformedFile(f"{file} cannot be read: {one_line(error)}") from error
+            for constant in graph.initializer:
+                where = {entry.key: entry.value for entry in constant.external_data}
+                if where and int(where["offset"]) + int(where["length"]) > end:
+                    raise MalformedFile(f"{file}: {constant.name} lies behind the end of {WEIGHTS_FILE}")
+            found[file.name.removesuffix(model_file("", place))] = (
+                described(graph.input),
+                described(graph.output),
+            )
+    return found
+
+
+#: What reads the packages of a format, where that is not Core AI.
+_READERS = {"coreml": _coreml, "qnn": _qnn}

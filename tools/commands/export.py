@@ -15,7 +15,7 @@ import click
 from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.formats import FORMATS, FormatRow
-from edgekit.export.formats.options import FormatOptions
+from edgekit.export.formats.options import FormatOptions, parse_names
 from edgekit.export.presets import ADAPTER_MODES
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle.compiled import Device
@@ -158,6 +158,16 @@ _MOST_NOTES = 6
     "Default: the target's.",
 )
 @click.option(
+    "--soc",
+    "socs",
+    cls=RareListing,
+    names=_formats(lambda row: row.socs),
+    joined=", ",
+    metavar="NAME,NAME...",
+    help="Chips to compile packages for beside the form that all of them take ({names}), e.g. sm8650,sm8750. "
+    "Default: none.",
+)
+@click.option(
     "--min-os",
     cls=RareListing,
     names=_versions,
@@ -208,6 +218,7 @@ def command(
     precision: str | None,
     activations: str | None,
     device: str | None,
+    socs: str | None,
     quant: str | None,
     group_size: int | None,
     overrides: tuple[str, ...],
@@ -233,7 +244,8 @@ def command(
     chosen = targets.get(target)
     names = chosen.formats_for(format_, min_os)
     # Before PyTorch is loaded, which takes seconds.
-    formats.get(names[0]).check(FormatOptions(device=device))
+    chips = None if socs is None else parse_names(socs)
+    formats.get(names[0]).check(FormatOptions(device=device, socs=chips))
     compiled_for = {own: chosen.device(own, device) for own in names}
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
@@ -269,7 +281,7 @@ def command(
                 ExportOptions(
                     own, target, scheme, source=name, resume=resume, overwrite=overwrite,
                     precision=precision, packaging=packaging, activations=activations,
-                    device=compiled_for[own], decoding=decoding, adapter=tuned,
+                    device=compiled_for[own], socs=chips, decoding=decoding, adapter=tuned,
                     adapter_name="" if adapter is None else model_name(adapter), adapter_mode=adapter_mode,
                 )
                 for own in names

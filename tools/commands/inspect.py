@@ -157,6 +157,11 @@ def _package_facts(bundle: Bundle) -> dict[str, Any]:
         "precision": packages.precision,
         "activations": packages.activations,
         "minimum_os": dict(packages.minimum_os),
+        **(
+            {"compiled": {chip: len(files) for chip, files in packages.compiled.items()}}
+            if packages.compiled
+            else {}
+        ),
         "packages": [
             {
                 "name": name,
@@ -366,7 +371,9 @@ def _show_packages(programs: dict[str, Any]) -> None:
     arithmetic = str(programs["precision"])
     if programs["activations"] != "float":
         arithmetic += f", {programs['activations']} activations"
-    prose(f"{arithmetic}, for {' and '.join(systems)} or newer", "  ")
+    prose(arithmetic + (f", for {' and '.join(systems)} or newer" if systems else ""), "  ")
+    if compiled := programs.get("compiled"):
+        prose(f"compiled for {', '.join(compiled)}", "  ")
     rows = []
     for package in programs["packages"]:
         lengths = sorted({(f["t"], f["p"]) for f in package["functions"]})

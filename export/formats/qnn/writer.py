@@ -6,17 +6,21 @@ an ONNX model for each of its functions and one file of weights for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from edgekit.export.calibrate.canvases import Plan, canvases
 from edgekit.export.calibrate.ranges import ProductRange, Told, collect
 from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.formats.base import WrittenPrograms
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.formats.packages.cut import PackagePlan
 from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.export.formats.qnn import layout
+from edgekit.export.formats.qnn.contexts import check_compiler, compiled_files
 from edgekit.export.formats.qnn.graph import Conversions, QnnGraph
 from edgekit.export.formats.row import FormatRow
 from edgekit.export.models.base import Architecture, WeightSpec
@@ -40,7 +44,11 @@ class QnnFormat(PackagedFormat):
         self, row: FormatRow, architecture: Architecture, scheme: Scheme, options: FormatOptions
     ) -> None:
         super().__init__(row, architecture, scheme, options)
+        self._socs = options.socs or ()
+        if self._socs:
+            check_compiler()
         self._converted, self._ranges = Conversions(), dict[str, ProductRange]()
+        self._compiled: dict[str, list[str]] = {}
 
     def graph(self, package: PackagePlan) -> QnnGraph:
         return QnnGraph("processor" if package.kind in ON_PROCESSOR else "npu", self._converted)
@@ -79,6 +87,21 @@ class QnnFormat(PackagedFormat):
 
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray:
         return rows
+
+    def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
+        """The entries of the packages, and the files that chips load in their place."""
+        written = super().write_programs(folder, progress)
+        on_npu = [
+            (folder / written.entries[p.name]["path"], list(self.content(p).plans))
+            for p in self.packages
+            if p.kind not in ON_PROCESSOR
+        ]
+        self._compiled = compiled_files(folder, on_npu, self._socs, self.LIMIT_BYTES, progress)
+        files = [name for own in self._compiled.values() for name in own]
+        return WrittenPrograms(written.entries, (*written.files, *files))
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | ({"compiled": self._compiled} if self._compiled else {})
 
     def observe(self, source: TensorSource, told: Told) -> None:
         self._ranges = collect(self.architecture, source, canvases(self.architecture, Plan()), told)

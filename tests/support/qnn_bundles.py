@@ -1,0 +1,90 @@
+"""Bundles for Qualcomm's NPU: functions of their packages in Qualcomm's emulation, and the reference with the
+same 16-bit codes of activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from torch import Tensor
+
+from edgekit.export import ops
+from edgekit.export.reference import ReferenceModel
+from edgekit.runtime.engines.qnn.executor import QnnExecutor
+from support.package_bundles import Programs
+
+#: Scale and zero of what is multiplied with a matrix, and of the product.
+Codes = tuple[tuple[float, float], tuple[float, float]]
+
+
+class QnnPrograms(Programs):
+    """Functions of a bundle, each in a session that is opened once."""
+
+    def __init__(self, bundle: Path) -> None:
+        super().__init__(bundle)
+        self._executor, self._opened = QnnExecutor(), dict[str, Any]()
+
+    def call(self, package: str, function: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if package not in self._opened:
+            self._opened[package] = self._executor.open(self.bundle / self.entries[package]["path"], ())
+        return dict(self._opened[package].call(function, inputs))
+
+
+def activation_codes(programs: Programs) -> dict[str, Codes]:
+    """The codes of all products of a bundle, by the names of their matrices (`layers.0.mlp.up_proj`), read
+    from its programs by onnx. Several that share what they multiply have the codes of the first for it.
+    """
+    found: dict[str, Codes] = {}
+    for package, entry in programs.entries.items():
+        layers = [i for i, own in enumerate(programs.manifest.layers) if own["package"] == package]
+        for file in (programs.bundle / entry["path"]).glob("*.npu.onnx"):
+            graph = onnx.load(file).graph
+            held = {
+                i.name: numpy_helper.to_array(i)
+                for i in graph.initializer
+                if "scale" in i.name or "zero" in i.name
+            }
+            made = {n.output[0]: n for n in graph.node}
+            read = {n.input[0]: n for n in graph.node if n.op_type == "QuantizeLinear"}
+            for node in graph.node:
+                if node.op_type != "MatMul" or not node.input[1].startswith("w."):
+                    continue
+                slot, _, name = node.input[1].removeprefix("w.").partition(".")
+                of = [made[node.input[0]].input[1:], read[node.output[0]].input[1:]]
+                given, product = ((float(held[scale]), float(held[zero])) for scale, zero in of)
+                found[f"layers.{layers[int(slot)]}.{name}"] = given, product
+    return found
+
+
+def coded(x: Tensor, codes: tuple[float, float]) -> Tensor:
+    """x through its 16-bit codes."""
+    scale, zero = codes
+    return ((x / scale).round() + zero).clamp(0, 65535).sub(zero) * scale
+
+
+@contextmanager
+def coded_activations(programs: Programs, model: ReferenceModel) -> Iterator[list[str]]:
+    """Inside, the reference makes 16-bit codes where the NPU does; gives the names of the matrices that it
+    has multiplied so.
+    """
+    codes, linear, used = activation_codes(programs), ops.linear, list[str]()
+    names = {id(t): n.rpartition(".")[0] for n, t in model.weights().items() if n.endswith(".codes")}
+
+    def with_codes(x: Tensor, weight: Tensor, groups: Any, scales: Any, bias: Any, *rest: Any) -> Tensor:
+        name = names[id(weight)]
+        given, product = codes[name]
+        used.append(name)
+        y = coded(linear(coded(x, given), weight, groups, scales, None, 16), product)
+        return y if bias is None else y + bias
+
+    ops.linear = with_codes
+    try:
+        yield used
+    finally:
+        ops.linear = linear
