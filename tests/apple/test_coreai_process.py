@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from edgekit.runtime.engines.coreai import probe as coreai_probe
-from edgekit.runtime.engines.coreai.executor import _Ended, _Loop, _Model, _unsaid
+from edgekit.runtime.engines.coreai.executor import _REMARK, _Ended, _Loop, _Model
 from edgekit.runtime.engines.coreai.probe import Probe
+from edgekit.runtime.engines.remarks import unsaid
 from edgekit.runtime.errors import EngineFailed
 
 
@@ -78,10 +79,10 @@ def test_later_work_is_refused_and_closing_is_not() -> None:
 
 
 def test_remarks_on_functions_are_left_out_and_all_else_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), _unsaid():
+    with pytest.raises(KeyboardInterrupt), unsaid(2, _REMARK):
         os.write(2, b"ODIE [default]: Loading function 't128'\nerror: Loading function\n")
         raise KeyboardInterrupt
-    with _unsaid():
+    with unsaid(2, _REMARK):
         pass
     os.write(2, b"behind it\n")
     assert capfd.readouterr().err == "error: Loading function\nbehind it\n"

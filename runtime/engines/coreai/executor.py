@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
-import os
 import re
-import tempfile
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait
@@ -20,13 +18,12 @@ import numpy as np
 from edgekit.runtime.engines.base import Arrays
 from edgekit.runtime.engines.coreai import version as coreai_version
 from edgekit.runtime.engines.coreai.probe import Probe
+from edgekit.runtime.engines.remarks import unsaid
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, one_line
 
 T = TypeVar("T")
 
 _REMARK = re.compile(rb"^ODIE \[default\]: Loading function .*\n?", re.MULTILINE)
-#: Held by who has it replaced: there is one for all threads.
-_stderr = threading.Lock()
 
 
 class CoreaiExecutor:
@@ -63,27 +60,6 @@ class CoreaiExecutor:
         except Exception as error:
             raise EngineFailed(f"{path}: Core AI cannot load it: {one_line(error)}") from error
         return _Model(self._loop, self._array, path, manager, model)
-
-
-@contextmanager
-def _unsaid() -> Iterator[None]:
-    """Inside the block the runtime's remarks on the functions that it loads do not reach stderr, and it has
-    no switch for them; all else that is written there does when the block ends.
-    """
-    with _stderr, tempfile.TemporaryFile() as caught:
-        try:
-            real = os.dup(2)
-        except OSError:  # the process has none
-            yield
-            return
-        try:
-            os.dup2(caught.fileno(), 2)
-            yield
-        finally:
-            os.dup2(real, 2)
-            os.close(real)
-            caught.seek(0)
-            os.write(2, _REMARK.sub(b"", caught.read()))
 
 
 class _Ended(Exception):
@@ -163,7 +139,7 @@ class _Model:
         try:
             with self._loop.use():
                 if function not in self._functions:
-                    with _unsaid():
+                    with unsaid(2, _REMARK):
                         self._functions[function] = self._model.load_function(function)
                 feed = {name: self._array(array) for name, array in inputs.items()}
                 outputs = self._loop.run(self._functions[function](feed))

@@ -5,6 +5,7 @@ emulation of the NPU, and beside it the processor for what is the processor's.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -17,12 +18,15 @@ from edgekit.runtime.engines.base import Arrays
 from edgekit.runtime.engines.onnx.programs import Refused
 from edgekit.runtime.engines.qnn.programs import Place, check_program, model_file, place_of
 from edgekit.runtime.engines.qnn.socs import EMULATED, SOCS
+from edgekit.runtime.engines.remarks import unsaid
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, one_line
 from edgekit.runtime.telemetry import load_onnxruntime
 
 #: The name that the provider has in ONNX Runtime.
 PROVIDER = "QNNExecutionProvider"
 _FATAL = 4  # of ONNX Runtime's log
+#: Of the emulation, when it begins.
+_REMARK = re.compile(rb"^ *# LIBNATIVE: .*\n?", re.MULTILINE)
 
 
 class QnnExecutor:
@@ -55,7 +59,8 @@ class QnnExecutor:
         file = path / model_file(function, place)
         try:
             check_program(file.read_bytes(), "qnn")
-            return self._ort.InferenceSession(str(file), sess_options=self._options(place))
+            with unsaid(1, _REMARK):
+                return self._ort.InferenceSession(str(file), sess_options=self._options(place))
         except Refused as error:
             raise EngineFailed(f"{file}: {error}; export the bundle again") from None
         except Exception as error:

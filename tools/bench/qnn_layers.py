@@ -1,0 +1,120 @@
+"""What does it take to compile layers for Qualcomm's NPU? Random layers of a shape, by default LLaDA-8B's, are
+exported as `--target android` exports them, and each package is compiled for chips.
+
+    python -m edgekit.tools.bench.qnn_layers --layers 2 --soc sm8650,sm8750
+
+A row for every binary: its bytes, seconds, and the peak of the process that compiled it. The last lines project
+them to a model of `--project` layers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgekit.flashload.sizes import size
+
+#: config.json of GSAI-ML/LLaDA-8B, but for the number of layers and the vocabulary: layers are what is asked.
+CONFIG: dict[str, Any] = {
+    "d_model": 4096,
+    "n_heads": 32,
+    "n_kv_heads": 32,
+    "mlp_hidden_size": 12288,
+    "max_sequence_length": 4096,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def checkpoint(folder: Path, layers: int) -> None:
+    """A random checkpoint with the tokenizer of the tiny LLaDA."""
+    from safetensors.torch import save_file
+
+    from edgekit.export.models import architecture
+    from edgekit.export.reference import ReferenceModel
+    from edgekit.export.weights import stored_tensors
+    from edgekit.tools.tiny import tokenizer
+
+    tiny = Path(tokenizer.__file__).parent / "tiny-llada"
+    config = json.loads((tiny / "config.json").read_text()) | CONFIG | {"n_layers": layers}
+    for file in tiny.glob("*.json"):
+        if not file.name.startswith("golden"):
+            shutil.copy(file, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    arch = architecture(config)
+    tensors = stored_tensors(arch, ReferenceModel.random(arch).weights())
+    save_file(
+        {name: value.bfloat16().contiguous() for name, value in tensors.items()}, folder / "model.safetensors"
+    )
+
+
+def compiled(package: Path, functions: list[str], soc: str, target: Path) -> tuple[float, int, int]:
+    """Seconds, peak bytes of the compiling process and bytes of its binary."""
+    from edgekit.export.formats.qnn.contexts import compile_package
+
+    started = time.monotonic()
+    reading, writing = os.pipe()
+    child = os.fork()  # so that the peak is of this package alone
+    if not child:
+        import resource
+
+        files = compile_package(package, functions, soc, target, 1 << 40)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+        os.write(writing, f"{peak} {sum(file.stat().st_size for file in files)}".encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    said = os.read(reading, 100).split()
+    os.close(reading)
+    if not said:
+        raise click.ClickException(f"{package} cannot be compiled for {soc}")
+    return time.monotonic() - started, int(said[0]), int(said[1])
+
+
+@click.command()
+@click.option("--layers", default=2, show_default=True)
+@click.option("--soc", "socs", default="sm8650,sm8750", show_default=True)
+@click.option("--lengths", default="256", show_default=True)
+@click.option("--quant", default="mixed4", show_default=True)
+@click.option("--project", default=32, show_default=True)
+def main(layers: int, socs: str, lengths: str, quant: str, project: int) -> None:
+    from edgekit.export.formats.options import Packaging, parse_lengths, parse_names
+    from edgekit.export.pipeline import ExportOptions, export
+    from edgekit.export.quantize import Scheme
+
+    with tempfile.TemporaryDirectory() as scratch:
+        source, bundle = Path(scratch, "checkpoint"), Path(scratch, "bundle")
+        source.mkdir()
+        checkpoint(source, layers)
+        packaging = Packaging(parse_lengths(lengths), layers_per_chunk=1)
+        started = time.monotonic()
+        export(source, bundle, ExportOptions("qnn", "android", Scheme(quant, 32), packaging=packaging))
+        click.echo(f"export: {time.monotonic() - started:.0f} s")
+        click.echo("| package | chip | lengths | package's bytes | binary | seconds | peak |")
+        click.echo("|---|---|---|---|---|---|---|")
+        for soc in parse_names(socs):
+            total = [0.0, 0.0]
+            for i in range(layers):
+                package = bundle / f"packages/layers.{i}.qnn"
+                functions = sorted(f.name.removesuffix(".npu.onnx") for f in package.glob("*.npu.onnx"))
+                seconds, peak, nbytes = compiled(package, functions, soc, Path(scratch, soc, str(i)))
+                own = size(sum(f.stat().st_size for f in package.iterdir()))
+                click.echo(
+                    f"| layers.{i} | {soc} | {lengths} | {own} | {size(nbytes)} | {seconds:.0f} | {size(peak)} |"
+                )
+                total = [total[0] + seconds, total[1] + nbytes]
+            each = project / layers
+            click.echo(
+                f"\n{soc}, {project} layers: {total[0] * each / 60:.0f} min, {size(int(total[1] * each))}\n"
+            )
+
+
+if __name__ == "__main__":
+    main()
