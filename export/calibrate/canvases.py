@@ -56,9 +56,13 @@ def canvases(
     """
     generator = torch.Generator().manual_seed(plan.seed)
     mask = architecture.defaults.get(_MASK)
+    mask = None if mask is None else int(str(mask))
 
     def random(count: int) -> Tensor:
-        return torch.randint(architecture.vocab_size, (count,), generator=generator)
+        if mask is None:
+            return torch.randint(architecture.vocab_size, (count,), generator=generator)
+        others = torch.randint(architecture.vocab_size - 1, (count,), generator=generator)
+        return others + (others >= mask)
 
     for i in range(plan.count):
         text = random(plan.prompt + plan.canvas) if not texts else texts[i % len(texts)]
@@ -72,5 +76,5 @@ def canvases(
         order = torch.randperm(plan.canvas, generator=generator)
         noised = clean.clone()
         own = random(noisy)
-        noised[order[:noisy]] = own if mask is None else torch.full_like(own, int(str(mask)))
+        noised[order[:noisy]] = own if mask is None else torch.full_like(own, mask)
         yield Canvas(text[: plan.prompt], noised, clean, first=i % 2 == 0)

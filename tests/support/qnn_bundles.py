@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from edgekit.export import ops
+from edgekit.export.formats.onnx.ops import quantize_rows
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.engines.qnn.executor import QnnExecutor
 from support.package_bundles import Programs
@@ -68,12 +69,19 @@ def coded(x: Tensor, codes: tuple[float, float]) -> Tensor:
     return ((x / scale).round() + zero).clamp(0, 65535).sub(zero) * scale
 
 
+def rounded_rows(x: Tensor) -> Tensor:
+    """x through the codes of rows that programs of the processor make, with ties where they have them."""
+    codes, scale = quantize_rows(x)
+    return (codes.float() - 128) * scale
+
+
 @contextmanager
 def coded_activations(programs: Programs, model: ReferenceModel) -> Iterator[list[str]]:
-    """Inside, the reference makes 16-bit codes where the NPU does; gives the names of the matrices that it
-    has multiplied so.
+    """Inside, the reference makes 16-bit codes where the NPU does, and rounds rows before the head, which is
+    the processor's; gives the names of the matrices that it has multiplied with codes.
     """
-    codes, linear, used = activation_codes(programs), ops.linear, list[str]()
+    codes, used = activation_codes(programs), list[str]()
+    linear, logits = ops.linear, ops.vocab_logits
     names = {id(t): n.rpartition(".")[0] for n, t in model.weights().items() if n.endswith(".codes")}
 
     def with_codes(x: Tensor, weight: Tensor, groups: Any, scales: Any, bias: Any, *rest: Any) -> Tensor:
@@ -83,8 +91,11 @@ def coded_activations(programs: Programs, model: ReferenceModel) -> Iterator[lis
         y = coded(linear(coded(x, given), weight, groups, scales, None, 16), product)
         return y if bias is None else y + bias
 
-    ops.linear = with_codes
+    def rounded_logits(x: Tensor, table: Tensor, scales: Any, softcap: float) -> Tensor:
+        return logits(rounded_rows(x), table, scales, softcap)
+
+    ops.linear, ops.vocab_logits = with_codes, rounded_logits
     try:
         yield used
     finally:
-        ops.linear = linear
+        ops.linear, ops.vocab_logits = linear, logits

@@ -1,0 +1,145 @@
+"""Ranges of activations: of the whole model at once, and layer by layer in the memory of one."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.checkpoints import write_checkpoint
+
+from edgekit.export.calibrate.canvases import Canvas, Plan, canvases
+from edgekit.export.calibrate.products import WatchedProducts
+from edgekit.export.calibrate.ranges import ProductRange, Range, collect
+from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.errors import ExportError
+from edgekit.export.models import architecture, complete
+from edgekit.export.models.base import Architecture
+from edgekit.export.reference import ReferenceModel
+from edgekit.export.weights import load_float_weights
+
+PLAN = Plan(count=4, prompt=8, canvas=16, seed=3)
+FAMILIES = ["llada", "dream", "nemotron_labs_diffusion", "sdar", "fast_dllm", "diffusion_gemma", "llada2_moe"]
+
+
+def opened(folder: Path, family: str, **overrides: object) -> tuple[Architecture, Checkpoint]:
+    write_checkpoint(folder, family, **overrides)
+    source = Checkpoint.open(folder)
+    return architecture(complete(source.config, source.names)), source
+
+
+@torch.no_grad()
+def at_once(arch: Architecture, source: Checkpoint, texts: list[Canvas]) -> dict[str, ProductRange]:
+    """The ranges that the whole model shows, run as it is run for an answer."""
+    model = ReferenceModel(arch, load_float_weights(arch, source))
+    values: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    matrices = {
+        n.removesuffix(".weight"): w
+        for n, w in model.weights().items()
+        if n.startswith(("layers.", "self_conditioning.")) and w.ndim == 2
+    }
+    with WatchedProducts(matrices, lambda name, x, y: values.setdefault(name, []).append((x, y))):
+        for text in texts:
+            if arch.causal_prefix:
+                kv = model.encode(text.prompt[None])
+                soft = None if text.first else model.embed(text.clean[None]) / arch.embedding_scale
+                model.hidden(text.noised[None], kv, soft if arch.self_conditioning is not None else None)
+            else:
+                model.hidden(torch.cat((text.prompt, text.noised))[None])
+
+    def extent(tensors: list[torch.Tensor]) -> Range:
+        return Range(min(float(t.min()) for t in tensors), max(float(t.max()) for t in tensors))
+
+    return {
+        name: ProductRange(extent([x for x, _ in seen]), extent([y for _, y in seen]))
+        for name, seen in values.items()
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranges_are_those_of_the_whole_model(tmp_path: Path, family: str) -> None:
+    arch, source = opened(tmp_path, family)
+    texts = list(canvases(arch, PLAN))
+    told: list[str] = []
+    found, expected = collect(arch, source, texts, told.append), at_once(arch, source, texts)
+    assert found.keys() == expected.keys() and f"layers.{len(arch.layers) - 1}.self_attn.q_proj" in found
+    for name, own in found.items():
+        for part in ("given", "made"):
+            a, b = getattr(own, part), getattr(expected[name], part)
+            assert a.low < a.high, name
+            np.testing.assert_allclose([a.low, a.high], [b.low, b.high], rtol=1e-5, err_msg=f"{name} {part}")
+    first = ["self_conditioning"] if arch.self_conditioning is not None else []
+    assert told == [*first, *(f"layers.{i}" for i in range(len(arch.layers)))]
+
+
+class Counted:
+    """A source that counts the bytes of what it gave and what is still held."""
+
+    def __init__(self, source: Checkpoint) -> None:
+        self.source, self.held, self.most = source, 0, 0
+
+    def _counted(self, array: np.ndarray) -> np.ndarray:
+        nbytes = array.nbytes
+        self.held += nbytes
+        self.most = max(self.most, self.held)
+        weakref.finalize(array, self._gone, nbytes)
+        return array
+
+    def _gone(self, nbytes: int) -> None:
+        self.held -= nbytes
+
+    def read(self, name: str) -> np.ndarray:
+        return self._counted(self.source.read(name))
+
+    def read_slice(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self._counted(self.source.read_slice(name, start, stop))
+
+
+def test_memory_holds_the_weights_of_one_layer(tmp_path: Path) -> None:
+    arch, source = opened(tmp_path, "llada", n_layers=6)
+    layer = sum(4 * int(np.prod(spec.shape)) for spec in arch.layers[0].weights)
+    counted = Counted(source)
+    collect(arch, counted, canvases(arch, PLAN))
+    assert layer <= counted.most <= 2.1 * layer, "one runs, the next may be read before it goes"
+    assert counted.held == 0
+
+
+def test_a_seed_decides_which_texts(tmp_path: Path) -> None:
+    arch, source = opened(tmp_path, "llada")
+    one = collect(arch, source, canvases(arch, PLAN))
+    assert one == collect(arch, source, canvases(arch, PLAN))
+    assert one != collect(arch, source, canvases(arch, Plan(4, 8, 16, seed=4)))
+
+
+def test_noise_goes_from_all_tokens_to_none(tmp_path: Path) -> None:
+    arch, _ = opened(tmp_path, "llada")
+    made = list(canvases(arch, Plan(5, 4, 16)))
+    mask = arch.defaults["mask_token_id"]
+    assert [int((c.noised == mask).sum()) for c in made] == [16, 12, 8, 4, 0]
+    assert all((c.noised == c.clean)[c.noised != mask].all() for c in made)
+    assert [c.first for c in made] == [True, False, True, False, True]
+
+
+def test_noise_is_any_token_where_a_model_has_no_mask(tmp_path: Path) -> None:
+    arch, _ = opened(tmp_path, "diffusion_gemma")
+    made = list(canvases(arch, Plan(5, 4, 64)))
+    changed = [int((c.noised != c.clean).sum()) for c in made]
+    assert changed[0] > 60 and changed == sorted(changed, reverse=True) and changed[-1] == 0
+    assert len(set(made[0].noised.tolist())) > 40
+
+
+def test_texts_are_taken_in_turn(tmp_path: Path) -> None:
+    arch, _ = opened(tmp_path, "llada")
+    texts = [torch.arange(10), torch.arange(10, 20)]
+    made = list(canvases(arch, Plan(3, 4, 6), texts))
+    assert [int(c.prompt[0]) for c in made] == [0, 10, 0]
+    assert torch.equal(made[1].clean, torch.arange(14, 20))
+    with pytest.raises(ExportError, match="a text has 10 tokens, prompt and canvas take 11"):
+        list(canvases(arch, Plan(3, 4, 7), texts))
+
+
+def test_a_plan_that_is_none_is_refused() -> None:
+    with pytest.raises(ExportError, match="calibration on 1 canvases of 4 tokens behind 3 is not possible"):
+        Plan(1, 3, 4)

@@ -1,0 +1,350 @@
+"""Bundles for Qualcomm's NPU, in Qualcomm's own emulation of it: layers beside the reference that holds the
+same codes of weights and activations, generations, units that stream, and packages compiled for chips.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from support import package_bundles, sealing
+from support.bundles import quantized_reference
+from support.checkpoints import write_checkpoint
+from support.loop_parity import ReferenceDenoiser, check_loop, prompt_loop
+from support.package_bundles import check_around, check_layers, layer_values
+from support.qnn_bundles import QnnPrograms, activation_codes, coded_activations, rounded_rows
+from support.signal_to_noise import decibels
+
+from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.qnn import contexts
+from edgekit.export.models import architecture, complete
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Override, Scheme
+from edgekit.export.reference import ReferenceModel
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.qnn.executor import QnnExecutor, provider
+from edgekit.runtime.engines.qnn.programs import WEIGHTS_FILE, model_file
+from edgekit.runtime.engines.qnn.socs import SOCS
+from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import Session, SessionOptions
+from edgekit.tools.cli import main
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+#: Every dense family, each with one preset and all presets among them. LLaDA's and CoDA's heads are few and
+#: narrow: what Qualcomm's norm of heads as they come gets wrong.
+CASES = [
+    ("llada", "mixed4"), ("llada", "int8"), ("dream", "int4"), ("nemotron_labs_diffusion", "mixed4"),
+    ("sdar", "int4"), ("fast_dllm", "mixed4"), ("a2d_qwen2", "int8"), ("a2d_qwen3", "mixed4"),
+    ("coda", "int8"),
+]  # fmt: skip
+#: Decibels of a layer: its floats have 16 bits.
+LEAST = 60
+TINY = ("tiny-llada", Scheme("mixed4", 32))
+
+
+def options(scheme: Scheme, cut: Packaging, **others: object) -> ExportOptions:
+    return package_bundles.options("qnn", scheme, None, cut, **others)
+
+
+def random_bundle(folder: Path, family: str, preset: str, chunk: int = 1) -> tuple[Path, ReferenceModel]:
+    """A bundle of two layers, and the reference with its codes."""
+    layers = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2} if family == "llada" else {"num_hidden_layers": 2}
+    write_checkpoint(folder / "checkpoint", family, **layers)
+    source, scheme = Checkpoint.open(folder / "checkpoint"), Scheme(preset, 32)
+    prefixed = architecture(complete(source.config, source.names)).causal_prefix
+    cut = Packaging((0, 24) if prefixed else (24,), layers_per_chunk=chunk)
+    export(folder / "checkpoint", folder / "bundle", options(scheme, cut))
+    return folder / "bundle", quantized_reference(folder / "checkpoint", scheme, "qnn")
+
+
+@pytest.mark.parametrize("family,preset", CASES)
+def test_layers_equal_the_reference_with_the_same_codes(tmp_path: Path, family: str, preset: str) -> None:
+    bundle, model = random_bundle(tmp_path, family, preset)
+    programs = QnnPrograms(bundle)
+    with coded_activations(programs, model) as used:
+        count = check_layers(programs, model, 1, LEAST)
+    assert count == (8 if model.architecture.causal_prefix else 2)
+    matrices = {s.name for s in model.architecture.layers[0].weights if s.role != "float"}
+    assert {f"layers.{i}.{name}" for i in range(2) for name in matrices} == set(used)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReferenceModel]:
+    """The shipped LLaDA, in packages of two layers and a head of four."""
+    (name, scheme), folder = TINY, tmp_path_factory.mktemp("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgekit.export.formats.packages.cut.MOST_HEAD_ROWS", 128)
+        export(resolve(name), folder / "bundle", options(scheme, Packaging((24, 48), layers_per_chunk=2)))
+    return folder / "bundle", quantized_reference(resolve(name), scheme, "qnn")
+
+
+def test_layers_of_the_shipped_model(tiny: tuple[Path, ReferenceModel]) -> None:
+    """Two layers at once."""
+    bundle, model = tiny
+    programs = QnnPrograms(bundle)
+    with coded_activations(programs, model) as used:
+        assert check_layers(programs, model, 3, LEAST) == 6
+    assert len(used) == 2 * 6 * 7
+
+
+def test_norm_and_head_are_the_processors(tiny: tuple[Path, ReferenceModel]) -> None:
+    bundle, model = tiny
+    check_around(QnnPrograms(bundle), model, "float32", rounded_rows)
+
+
+def test_two_steps_of_a_generation_are_those_of_the_reference(tiny: tuple[Path, ReferenceModel]) -> None:
+    """A token that differs would have to be one whose margin is below the error: none does."""
+    bundle, model = tiny
+    with Generator(bundle) as generator:
+        loop = prompt_loop(generator, "What is 23 + 45?", Settings(max_new_tokens=16, steps=2))
+    with (
+        Session(bundle, executor=QnnExecutor()) as session,
+        coded_activations(QnnPrograms(bundle), model),
+    ):
+        assert check_loop(session, model, loop, 60) == []
+
+
+def test_streamed_packages_give_what_resident_ones_give(tiny: tuple[Path, ReferenceModel]) -> None:
+    bundle, model = tiny
+    canvas = np.random.default_rng(4).integers(16, 512, 20)
+    opened: list[str] = []
+
+    class Watched(QnnExecutor):
+        def open(self, path: Path, functions: object) -> object:
+            opened.append(path.name)
+            return super().open(path, functions)  # type: ignore[arg-type]
+
+    answers = []
+    for resident in (None, 900_000):
+        opened.clear()
+        with Session(bundle, SessionOptions(resident_bytes=resident), executor=Watched()) as session:
+            for _ in range(2):
+                out = session.denoise(canvas, HeadRequest(logits=True))
+                answers.append(out.logits)
+        again = {name for name in opened if opened.count(name) > 1}
+        assert bool(again) == (resident is not None)
+    assert all(np.array_equal(answers[0], other) for other in answers[1:])
+    expected = ReferenceDenoiser(model).denoise(canvas, HeadRequest(logits=True)).logits
+    assert answers[0] is not None and expected is not None and decibels(answers[0], expected) > 40
+
+
+def test_activations_have_the_codes_of_what_was_seen(tiny: tuple[Path, ReferenceModel]) -> None:
+    """Every product of a layer has codes; queries, keys and values share those of what they multiply."""
+    codes = activation_codes(QnnPrograms(tiny[0]))
+    assert len(codes) == 6 * 7
+    for i in range(6):
+        q, k, v = (codes[f"layers.{i}.self_attn.{name}_proj"] for name in "qkv")
+        assert q[0] == k[0] == v[0] and len({q[1], k[1], v[1]}) == 3
+    scales = [scale for own in codes.values() for scale, _ in own]
+    assert min(scales) > 0 and max(scales) < 0.1
+
+
+# --- packages compiled for chips ----------------------------------------------------------------------------
+
+
+def test_a_compiled_package_computes_what_its_source_does(
+    tiny: tuple[Path, ReferenceModel], tmp_path: Path
+) -> None:
+    """The emulation loads binaries of one graph."""
+    bundle, model = tiny
+    programs = QnnPrograms(bundle)
+    package, name = "layers.2-3", "t24_p0"
+    function = programs.entries[package]["functions"][name]
+    values = layer_values(np.random.default_rng(0), model, function)
+    expected = programs.run(package, name, values)
+    files = contexts.compile_package(
+        bundle / programs.entries[package]["path"], [name], "sm8650", tmp_path / "made", 1 << 30
+    )
+    assert [file.suffix for file in files] == [".onnx", ".bin"]
+    ort, qnn, devices = provider()
+    settings = ort.SessionOptions()
+    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    settings.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path()})
+    session = ort.InferenceSession(str(files[0]), settings)
+    feed = {f["name"]: np.float32(values[f["role"]]) for f in function["inputs"]}
+    names = [f["name"] for f in function["outputs"]]
+    for found, role in zip(session.run(names, feed), [f["role"] for f in function["outputs"]], strict=True):
+        assert np.array_equal(found, expected[role]), role
+
+
+def test_functions_of_a_package_share_weights_in_a_binary(
+    tiny: tuple[Path, ReferenceModel], tmp_path: Path
+) -> None:
+    package = tiny[0] / "packages/layers.0-1.qnn"
+    sizes = {}
+    for names in (["t24_p0"], ["t24_p0", "t48_p0"]):
+        files = contexts.compile_package(package, names, "sm8750", tmp_path / str(len(names)), 1 << 30)
+        (binary,) = (file for file in files if file.suffix == ".bin")
+        sizes[len(names)] = binary.stat().st_size
+        assert len(files) == 1 + len(names)
+    stored = (package / WEIGHTS_FILE).stat().st_size
+    assert stored < sizes[1] < sizes[2] < sizes[1] + stored / 2
+
+
+@pytest.fixture(scope="module")
+def chips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle whose packages are compiled for two chips."""
+    folder = tmp_path_factory.mktemp("chips")
+    write_checkpoint(folder / "checkpoint", "llada", n_layers=2)
+    cut = Packaging((24,), layers_per_chunk=1)
+    export(
+        folder / "checkpoint", folder / "bundle", options(Scheme("int4", 32), cut, socs=("sm8550", "sm8750"))
+    )
+    return folder / "bundle"
+
+
+def test_a_bundle_lists_what_was_compiled(chips: Path) -> None:
+    bundle = Bundle.open(chips)
+    assert bundle.packages is not None
+    assert {chip: len(files) for chip, files in bundle.packages.compiled.items()} == {
+        "sm8550": 4,
+        "sm8750": 4,
+    }
+    names = [name for files in bundle.packages.compiled.values() for name in files]
+    assert all((chips / name).is_file() and name in bundle.manifest.files for name in names)
+    binaries = {(chips / name).read_bytes() for name in names if name.endswith(".bin")}
+    assert len(binaries) == 4, "chips and layers differ"
+    done = CliRunner().invoke(main, ["inspect", str(chips)])
+    assert "compiled for sm8550, sm8750" in done.output
+    assert CliRunner().invoke(main, ["verify", str(chips)]).exit_code == 0
+
+
+def test_a_list_of_files_that_are_not_there_is_refused(chips: Path, tmp_path: Path) -> None:
+    shutil.copytree(chips, tmp_path / "bundle")
+    listed = {"sm8550": ["compiled/none.bin"]}
+    sealing.edit(tmp_path / "bundle", lambda table: table["programs"].update(compiled=listed))
+    done = CliRunner().invoke(main, ["inspect", str(tmp_path / "bundle")])
+    assert "packages compiled for 'sm8550' are not among the files of the bundle" in done.output
+
+
+def test_a_binary_over_the_limit_says_what_to_change(
+    tiny: tuple[Path, ReferenceModel], tmp_path: Path
+) -> None:
+    said = r"layers.0-1 compiled for sm8650 has .*, over the limit of 1 kB .* use fewer --layers-per-chunk"
+    with pytest.raises(ExportError, match=said):
+        contexts.compile_package(
+            tiny[0] / "packages/layers.0-1.qnn", ["t24_p0"], "sm8650", tmp_path / "made", 1000
+        )
+
+
+def test_what_the_compiler_says_is_told(tiny: tuple[Path, ReferenceModel], tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="QNN cannot compile it for sm8650: .*none.npu.onnx"):
+        contexts.compile_package(
+            tiny[0] / "packages/layers.0-1.qnn", ["none"], "sm8650", tmp_path / "made", 1 << 30
+        )
+    assert not (tmp_path / "made").exists()
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+def test_exports_that_the_npu_cannot_take(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "experts", "llada_moe")
+    write_checkpoint(tmp_path / "dense", "llada")
+    cut = Packaging((24,))
+
+    def refused(kind: type[Exception], match: str, model: str, scheme: Scheme, packaging: Packaging) -> None:
+        with pytest.raises(kind, match=match):
+            export(tmp_path / model, tmp_path / "bundle", options(scheme, packaging))
+
+    refused(ExportError, "is for models without experts, llada_moe has", "experts", Scheme("int8", 32), cut)
+    refused(QuantizationError, "has 16 bits; format qnn multiplies codes", "dense", Scheme("bf16", 32), cut)
+    wide = Scheme("int4", 32, (Override("layers.0.self_attn.v_proj", 16),))
+    refused(QuantizationError, "layers.0.self_attn.v_proj: has 16 bits", "dense", wide, cut)
+    refused(QuantizationError, "has groups of 16; .* use --group-size 32", "dense", Scheme("int4", 16), cut)
+    refused(
+        ExportError, "format qnn is not for iOS 18; leave --min-os out", "dense", Scheme("int8", 32),
+        Packaging((24,), minimum_os="18"),
+    )  # fmt: skip
+
+
+def test_a_chunk_over_the_limit_says_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgekit.export.formats.qnn.writer.QnnFormat.LIMIT_BYTES", 40_000)
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    with pytest.raises(ExportError, match=r"layers.0-1 would have .* over the limit .* --layers-per-chunk 1"):
+        export(
+            tmp_path / "checkpoint", tmp_path / "bundle",
+            options(Scheme("int4", 32), Packaging((24,), layers_per_chunk=2)),
+        )  # fmt: skip
+
+
+def test_names_of_chips() -> None:
+    run = CliRunner().invoke
+    done = run(main, ["export", "tiny-llada", "--target", "android", "--soc", "sm8651"])
+    assert "unknown chip 'sm8651' for format qnn; did you mean sm8650?" in done.output
+    done = run(main, ["export", "tiny-llada", "--soc", "sm8650"])
+    assert "format native compiles for no chips; leave --soc out" in done.output
+    assert [soc.model for soc in SOCS.values()] == [43, 57, 69]
+
+
+def test_programs_of_strangers_are_refused(tiny: tuple[Path, ReferenceModel], tmp_path: Path) -> None:
+    """Operators that no export writes, and constants out of other files."""
+    package = tmp_path / "layers.0-1.qnn"
+    shutil.copytree(tiny[0] / "packages/layers.0-1.qnn", package)
+    file = package / model_file("t24_p0", "npu")
+    written = file.read_bytes()
+    for change, said in (
+        (lambda m: setattr(m.graph.node[0], "op_type", "Loop"), "uses the operator 'Loop'"),
+        (
+            lambda m: setattr(
+                next(e for i in m.graph.initializer for e in i.external_data if e.key == "location"),
+                "value",
+                "../weights.bin",
+            ),
+            "takes constants from another file than its own",
+        ),
+    ):
+        model = onnx.load_from_string(written)
+        change(model)
+        file.write_bytes(model.SerializeToString())
+        with pytest.raises(EngineFailed, match=said):
+            QnnExecutor().open(package, ["t24_p0"])
+    file.unlink()
+    with pytest.raises(EngineFailed, match="has no function t24_p0"):
+        QnnExecutor().open(package, ["t24_p0"])
+
+
+def test_verify_reads_what_packages_declare(tiny: tuple[Path, ReferenceModel], tmp_path: Path) -> None:
+    from edgekit.runtime.checks.declarations import damage
+
+    shutil.copytree(tiny[0], tmp_path / "bundle")
+    packages = Bundle.open(tmp_path / "bundle").packages
+    assert packages is not None
+    assert [damage(tmp_path / "bundle", packages, own) for own in packages.entries.values()] == [""] * 8
+    file = tmp_path / "bundle/packages/final.qnn" / model_file("t24", "processor")
+    file.rename(file.with_name(model_file("t25", "processor")))
+    said = damage(tmp_path / "bundle", packages, packages["final"])
+    assert said == "has the functions t25, t48, the manifest declares t24, t48"
+    with open(tmp_path / "bundle/packages/layers.0-1.qnn" / WEIGHTS_FILE, "r+b") as weights:
+        weights.truncate(1000)
+    assert "lies behind the end of weights.bin" in damage(
+        tmp_path / "bundle", packages, packages["layers.0-1"]
+    )
+
+
+def test_stdout_is_the_answer_alone(
+    tiny: tuple[Path, ReferenceModel], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The emulation writes a remark there when it begins, in a process of its own here."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pathlib import Path; from edgekit.runtime.engines.qnn.executor import QnnExecutor\n"
+        "model = QnnExecutor().open(Path(sys.argv[1]), ['t24_p0']); print('loaded')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny[0] / "packages/layers.0-1.qnn")], capture_output=True, text=True
+    )
+    assert done.stdout == "loaded\n", done.stderr
