@@ -142,15 +142,6 @@ OWN = (
         probe=_COREML,
     ),
     EngineRow(
-        "qnn",
-        format="qnn",
-        title="ONNX Runtime on Qualcomm's NPU",
-        factory=_QNN,
-        gives="executor",
-        needs="onnxruntime_qnn",
-        extra="qnn",
-    ),
-    EngineRow(
         "coreai",
         format="coreai",
         title="Core AI",
@@ -159,6 +150,15 @@ OWN = (
         needs="coreai",
         extra="coreai",
         probe=_COREAI,
+    ),
+    EngineRow(
+        "qnn",
+        format="qnn",
+        title="ONNX Runtime on Qualcomm's NPU",
+        factory=_QNN,
+        gives="executor",
+        needs="onnxruntime_qnn",
+        extra="qnn",
     ),
 )
 ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})

@@ -20,5 +20,5 @@ TARGET = Target(
         Tier("12 GB phone", 6_000_000_000, "estimated: half of the memory"),
         Tier("16 GB phone", 8_000_000_000, "estimated: half of the memory"),
     ),
-    describe="edgekit.targets.computer_folder:describe",
+    describe="edgekit.targets.android_folder:describe",
 )

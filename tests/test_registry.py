@@ -122,13 +122,15 @@ def quantized(checkpoint: Path, name: str) -> np.ndarray:
 
 def test_pages_and_the_shell_list_what_is_installed(toy: Path) -> None:
     page = " ".join(edgekit(toy, "export", "--help").stdout.split())
-    assert "Device family: host, mac, ios, rtx, jetson, rpi, broken or toaster. [default: host]" in page
     assert (
-        "Format: native, onnx, onnx-gpu, tvm, mlx, coreml, coreai, absent, other or toy. "
+        "Device family: host, mac, ios, android, rtx, jetson, rpi, broken or toaster. [default: host]" in page
+    )
+    assert (
+        "Format: native, onnx, onnx-gpu, tvm, mlx, coreml, coreai, qnn, absent, other or toy. "
         "Default: the target's." in page
     )
     page = " ".join(edgekit(toy, "run", "--help-all").stdout.split())
-    assert "Insist on an engine: native, torch, onnx, onnx-gpu, tvm, mlx, coreml, coreai or toy." in page
+    assert "Insist on an engine: native, torch, onnx, onnx-gpu, tvm, mlx, coreml, coreai, qnn or toy." in page
     page = " ".join(edgekit(toy, "export", "--help-all").stdout.split())
     assert "float16 or float32 (mlx, coreml, coreai). Default" in page
     found = edgekit(
@@ -143,7 +145,8 @@ def test_pages_and_the_shell_list_what_is_installed(toy: Path) -> None:
 
 
 def test_engines_are_found_by_name_and_by_format(toy: Path) -> None:
-    assert list(ENGINES) == ["native", "torch", "onnx", "onnx-gpu", "tvm", "mlx", "coreml", "coreai", "toy"]
+    own = ["native", "torch", "onnx", "onnx-gpu", "tvm", "mlx", "coreml", "coreai", "qnn"]
+    assert list(ENGINES) == [*own, "toy"]
     row = running("toy")
     assert row is not None and row.title == "the toy" and row.threads and row is ENGINES.find("toy")
     assert running("gguf") is None and running("") is None
@@ -156,7 +159,7 @@ def test_an_executor_of_another_distribution_runs_packages(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bundle is Core ML's, under the name of another format."""
-    assert [row.format for row in OWN if packages.packaged(row.format)] == ["coreml", "coreai"]
+    assert [row.format for row in OWN if packages.packaged(row.format)] == ["coreml", "coreai", "qnn"]
     code = "from edgekit.runtime.engine_registry import EngineRow\n"
     code += "ROW = EngineRow('crate', format='crate', title='crates', factory='x:Y', gives='executor')\n"
     points = "[edgekit.engines]\ncrate = edgekit_crate:ROW\nbad = edgekit_toy_broken:ROW\n"
@@ -186,7 +189,7 @@ def test_versions_of_systems_are_listed_with_their_formats(monkeypatch: pytest.M
         ),
         (
             ["--target", "toater"],
-            "unknown target 'toater'; did you mean toaster? supported: host, mac, ios, rtx, jetson, rpi,",
+            "unknown target 'toater'; did you mean toaster? supported: host, mac, ios, android, rtx, jetson,",
         ),
     ],
 )
@@ -216,7 +219,7 @@ def test_rows_that_cannot_be_had(toy: Path, tmp_path: Path, monkeypatch: pytest.
 def test_metadata_that_cannot_be_read_is_in_nobodys_way(toy: Path, tmp_path: Path) -> None:
     install(tmp_path / "site", "garbled", "[edgekit.targets]\nno equals sign\n")
     page = " ".join(edgekit(toy, "export", "--help").stdout.split())
-    assert "Device family: host, mac, ios, rtx, jetson, rpi, broken or toaster." in page
+    assert "Device family: host, mac, ios, android, rtx, jetson, rpi, broken or toaster." in page
     refused = edgekit(toy, "export", "tiny-llada", "--target", "broken")
     assert refused.returncode == 2 and "comes with edgekit-toy 1.5" in " ".join(refused.stderr.split())
 

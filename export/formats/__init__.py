@@ -96,17 +96,6 @@ ROWS = (
         versions={"18": "15", "26": "26"},
     ),
     FormatRow(
-        "qnn",
-        writer="edgekit.export.formats.qnn.writer:QnnFormat",
-        layout=layout_of("qnn"),
-        needs=("torch", "onnx", "onnxscript"),
-        extra="export-onnx",
-        distributions=("torch", "onnx", "onnxscript"),
-        precisions=("float32",),
-        packages=True,
-        socs={name: soc.title for name, soc in SOCS.items()},
-    ),
-    FormatRow(
         "coreai",
         writer="edgekit.export.formats.coreai.writer:CoreaiFormat",
         layout=layout_of("coreai"),
@@ -118,6 +107,17 @@ ROWS = (
         activations=ACTIVATIONS,
         packages=True,
         versions={"27": "27"},
+    ),
+    FormatRow(
+        "qnn",
+        writer="edgekit.export.formats.qnn.writer:QnnFormat",
+        layout=layout_of("qnn"),
+        needs=("torch", "onnx", "onnxscript"),
+        extra="export-qnn",
+        distributions=("torch", "onnx", "onnxscript"),
+        precisions=("float32",),
+        packages=True,
+        socs={name: soc.title for name, soc in SOCS.items()},
     ),
 )
 FORMATS = Registry("format", "edgekit.formats", FormatRow, {row.name: row for row in ROWS})

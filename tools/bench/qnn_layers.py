@@ -1,10 +1,10 @@
-"""What does it take to compile layers for Qualcomm's NPU? Random layers of a shape, by default LLaDA-8B's, are
-exported as `--target android` exports them, and each package is compiled for chips.
+"""What does it take to compile layers for Qualcomm's NPU? Random layers of LLaDA-8B's shape are exported as
+`--target android` exports them, and each package is compiled for chips.
 
     python -m edgekit.tools.bench.qnn_layers --layers 2 --soc sm8650,sm8750
 
-A row for every binary: its bytes, seconds, and the peak of the process that compiled it. The last lines project
-them to a model of `--project` layers.
+A row for every binary: its bytes, seconds, and the peak of the process that compiled it. Behind the rows of a
+chip they are projected to a model of `--project` layers.
 """
 
 from __future__ import annotations
@@ -106,9 +106,8 @@ def main(layers: int, socs: str, lengths: str, quant: str, project: int) -> None
                 functions = sorted(f.name.removesuffix(".npu.onnx") for f in package.glob("*.npu.onnx"))
                 seconds, peak, nbytes = compiled(package, functions, soc, Path(scratch, soc, str(i)))
                 own = size(sum(f.stat().st_size for f in package.iterdir()))
-                click.echo(
-                    f"| layers.{i} | {soc} | {lengths} | {own} | {size(nbytes)} | {seconds:.0f} | {size(peak)} |"
-                )
+                took = f"{size(nbytes)} | {seconds:.0f} | {size(peak)}"
+                click.echo(f"| layers.{i} | {soc} | {lengths} | {own} | {took} |")
                 total = [total[0] + seconds, total[1] + nbytes]
             each = project / layers
             click.echo(

@@ -131,7 +131,7 @@ _MOST_NOTES = 6
 @click.option(
     "--precision",
     cls=RareListing,
-    names=_formats(lambda row: row.precisions),
+    names=_formats(lambda row: len(row.precisions) > 1),
     joined=", ",
     metavar="NAME",
     shell_complete=precision_names,
