@@ -325,14 +325,15 @@ def _write_weights(
     if not todo:
         return []
     first, runs = todo[0][0], todo[0][0].runs
-    progress.stage("looking at the weights", 0)
-    for plan, _ in todo:
-        plan.format.observe(plan.tuned.weights, lambda unit: progress.advance(0, unit))
     with ExitStack() as stack:
         sinks = []
         for plan, folder in todo:
             sinks.append(_Sink(plan, folder))
             stack.callback(sinks[-1].close)
+        for (plan, _), sink in zip(todo, sinks, strict=True):
+            if not all(map(sink.has, runs)):
+                progress.stage("looking at the weights", 0)
+                plan.format.observe(plan.tuned.weights, lambda unit: progress.advance(0, unit))
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
             lacking = [sink for sink in sinks if not sink.has(run)]

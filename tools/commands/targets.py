@@ -32,7 +32,7 @@ _MOST_NAMES = 3
 def command(as_json: bool) -> None:
     """List the device families that `edgekit export --target` takes, the formats and engines that run there,
     and what of them was executed, compiled or measured on which machines. Formats that compile programs have
-    the devices that `--device` takes, the target's own first.
+    the devices that `--device` takes, the target's own first, or the chips that `--soc` takes.
     """
     rows = [_described(target) for target in targets.TARGETS.working()]
     if as_json:
@@ -45,13 +45,17 @@ def command(as_json: bool) -> None:
             click.echo(visible(f"        {form['name']}{engine}: {form['checked']}"))
             for device in form.get("devices", ()):
                 click.echo(visible(f"          --device {device['name']}: {device['summary']}"))
+            for chip, title in form.get("socs", {}).items():
+                click.echo(visible(f"          --soc {chip}: {title}"))
             for needs, names in _needed(form.get("devices", ())).items():
                 click.echo(visible(f"          to run {names}: {needs}"))
 
 
 def _devices(target: targets.Target, written: str) -> dict[str, Any]:
-    """What a format's programs can be compiled for, the target's own first."""
+    """What a format's programs can be compiled for, the target's own first: devices, or chips."""
     row = FORMATS.find(written)
+    if row is not None and row.socs:
+        return {"socs": dict(row.socs)}
     if row is None or not row.devices:
         return {}
     each = [

@@ -120,10 +120,16 @@ def provider() -> tuple[ModuleType, ModuleType, list[Any]]:
     except ImportError as error:
         raise EngineUnavailable(f"the qnn engine needs onnxruntime-qnn: {install}") from error
     try:
-        ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
-        devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+        devices = _devices(ort)
+        if not devices:  # else the application has registered it
+            ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
+            devices = _devices(ort)
     except Exception as error:
         raise EngineUnavailable(f"onnxruntime-qnn cannot be loaded: {one_line(error)}") from error
     if not devices:
         raise EngineUnavailable("onnxruntime-qnn finds neither an NPU nor its emulation on this system")
     return ort, onnxruntime_qnn, devices[:1]
+
+
+def _devices(ort: ModuleType) -> list[Any]:
+    return [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
