@@ -15,10 +15,18 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from edgekit.export import ops
+from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.formats.onnx.ops import quantize_rows
+from edgekit.export.formats.options import Packaging
+from edgekit.export.models import architecture, complete
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.engines.qnn.executor import QnnExecutor
+from support.bundles import quantized_reference
+from support.checkpoints import write_checkpoint
 from support.package_bundles import Programs
+from support.package_bundles import options as package_options
 
 #: Scale and zero of what is multiplied with a matrix, and of the product.
 Codes = tuple[tuple[float, float], tuple[float, float]]
@@ -35,6 +43,21 @@ class QnnPrograms(Programs):
         if package not in self._opened:
             self._opened[package] = self._executor.open(self.bundle / self.entries[package]["path"], ())
         return dict(self._opened[package].call(function, inputs))
+
+
+def options(scheme: Scheme, cut: Packaging, **others: Any) -> ExportOptions:
+    return package_options("qnn", scheme, None, cut, **others)
+
+
+def random_bundle(folder: Path, family: str, preset: str, **sizes: Any) -> tuple[Path, ReferenceModel]:
+    """A bundle of two layers, and the reference with its codes."""
+    few = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2} if family == "llada" else {"num_hidden_layers": 2}
+    write_checkpoint(folder / "checkpoint", family, **{**few, **sizes})
+    source, scheme = Checkpoint.open(folder / "checkpoint"), Scheme(preset, 32)
+    prefixed = architecture(complete(source.config, source.names)).causal_prefix
+    cut = Packaging((0, 24) if prefixed else (24,), layers_per_chunk=1)
+    export(folder / "checkpoint", folder / "bundle", options(scheme, cut))
+    return folder / "bundle", quantized_reference(folder / "checkpoint", scheme, "qnn")
 
 
 def activation_codes(programs: Programs) -> dict[str, Codes]:

@@ -82,9 +82,10 @@ def compiled(package: Path, functions: list[str], soc: str, target: Path) -> tup
 @click.option("--layers", default=2, show_default=True)
 @click.option("--soc", "socs", default="sm8650,sm8750", show_default=True)
 @click.option("--lengths", default="256", show_default=True)
+@click.option("--chunk", default=1, show_default=True)
 @click.option("--quant", default="mixed4", show_default=True)
 @click.option("--project", default=32, show_default=True)
-def main(layers: int, socs: str, lengths: str, quant: str, project: int) -> None:
+def main(layers: int, socs: str, lengths: str, chunk: int, quant: str, project: int) -> None:
     from edgekit.export.formats.options import Packaging, parse_lengths, parse_names
     from edgekit.export.pipeline import ExportOptions, export
     from edgekit.export.quantize import Scheme
@@ -93,7 +94,7 @@ def main(layers: int, socs: str, lengths: str, quant: str, project: int) -> None
         source, bundle = Path(scratch, "checkpoint"), Path(scratch, "bundle")
         source.mkdir()
         checkpoint(source, layers)
-        packaging = Packaging(parse_lengths(lengths), layers_per_chunk=1)
+        packaging = Packaging(parse_lengths(lengths), layers_per_chunk=chunk)
         started = time.monotonic()
         export(source, bundle, ExportOptions("qnn", "android", Scheme(quant, 32), packaging=packaging))
         click.echo(f"export: {time.monotonic() - started:.0f} s")
@@ -101,13 +102,12 @@ def main(layers: int, socs: str, lengths: str, quant: str, project: int) -> None
         click.echo("|---|---|---|---|---|---|---|")
         for soc in parse_names(socs):
             total = [0.0, 0.0]
-            for i in range(layers):
-                package = bundle / f"packages/layers.{i}.qnn"
+            for package in sorted((bundle / "packages").glob("layers.*.qnn")):
                 functions = sorted(f.name.removesuffix(".npu.onnx") for f in package.glob("*.npu.onnx"))
-                seconds, peak, nbytes = compiled(package, functions, soc, Path(scratch, soc, str(i)))
+                seconds, peak, nbytes = compiled(package, functions, soc, Path(scratch, soc, package.stem))
                 own = size(sum(f.stat().st_size for f in package.iterdir()))
                 took = f"{size(nbytes)} | {seconds:.0f} | {size(peak)}"
-                click.echo(f"| layers.{i} | {soc} | {lengths} | {own} | {took} |")
+                click.echo(f"| {package.stem} | {soc} | {lengths} | {own} | {took} |")
                 total = [total[0] + seconds, total[1] + nbytes]
             each = project / layers
             click.echo(

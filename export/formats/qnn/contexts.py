@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from edgekit.export.errors import ExportError
 from edgekit.flashload.files import fsync_directory
@@ -91,7 +90,6 @@ def main() -> None:
     }
     if len(functions) > 1:
         settings["enable_htp_weight_sharing"] = "1"
-    made: list[Any] = []
     try:
         for function in functions:
             options = ort.SessionOptions()
@@ -109,7 +107,8 @@ def main() -> None:
             for key, value in entries.items():
                 options.add_session_config_entry(key, value)
             options.add_provider_for_devices(devices, settings)
-            made.append(ort.InferenceSession(str(Path(source, model_file(function, "npu"))), options))
+            # What the functions share stays when their sessions go.
+            ort.InferenceSession(str(Path(source, model_file(function, "npu"))), options)
     except Exception as error:
         sys.exit(one_line(error))
 
