@@ -236,6 +236,16 @@ def test_what_the_compiler_says_is_told(tiny: tuple[Path, ReferenceModel], tmp_p
     assert not (tmp_path / "made").exists()
 
 
+def test_a_compiler_that_the_system_ends_says_what_to_change(
+    tiny: tuple[Path, ReferenceModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contexts, "_CALL", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(ExportError, match="as it does where memory is short; use fewer --layers-per-chunk"):
+        contexts.compile_package(
+            tiny[0] / "packages/layers.0-1.qnn", ["t24_p0"], "sm8650", tmp_path / "made", 1 << 30
+        )
+
+
 # --- what is refused ----------------------------------------------------------------------------------------
 
 

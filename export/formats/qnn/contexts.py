@@ -29,6 +29,7 @@ from edgekit.runtime.errors import EngineUnavailable, one_line
 FOLDER = "compiled"
 _CALL = "from edgekit.export.formats.qnn.contexts import main; main()"
 _FATAL = 4  # of ONNX Runtime's log
+_KILLED = -9  # how a process ends that the system ends
 
 
 def check_compiler() -> None:
@@ -76,6 +77,11 @@ def _compile(package: Path, functions: Sequence[str], soc: str, target: Path) ->
     if done.returncode or not any(target.iterdir()):
         said = [line for line in done.stderr.splitlines() if line.strip()]
         why = said[-1] if said else f"the compiler ended with {done.returncode}"
+        if done.returncode == _KILLED:
+            why = (
+                "the system ended the compiler, as it does where memory is short; use fewer "
+                "--layers-per-chunk or --lengths"
+            )
         raise ExportError(f"{package}: QNN cannot compile it for {soc}: {why}")
 
 
