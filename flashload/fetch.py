@@ -24,6 +24,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_fetch_answer": (c_void_p, c_uint64, c_int32, c_char_p),
     "ek_fetch_write": (c_void_p, c_uint64, c_char_p, c_uint64),
     "ek_fetch_end": (c_void_p, c_uint64, c_char_p),
+    "ek_fetch_return": (c_void_p, c_uint64),
     "ek_fetch_get_info": (c_void_p, POINTER(FetchInfoStruct)),
     "ek_fetch_finish": (c_void_p,),
     "ek_fetch_discard": (c_void_p,),
@@ -144,6 +145,10 @@ class Fetch:
         """No more bytes come: the answer has ended, or `why` it has not."""
         text = None if why is None else why.encode(errors="replace").replace(b"\0", b"?")
         _native.check(self._library.ek_fetch_end(self._handle, request.id, text))
+
+    def give_back(self, request: Request) -> None:
+        """It is not sent, or not to its end, for no reason of its source: what it lacks is asked for again."""
+        _native.check(self._library.ek_fetch_return(self._handle, request.id))
 
     @property
     def progress(self) -> Progress:

@@ -154,7 +154,7 @@ class _Download:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, request.wait_s * WAIT_SHARE)
         if self._stopped:
-            return self.fetch.end(request, "was stopped")
+            return self.fetch.give_back(request)
         try:
             parts = self.transports[request.source].ask(
                 request, lambda status, content_range: self.fetch.answer(request, status, content_range)
@@ -163,7 +163,7 @@ class _Download:
                 if not self.fetch.write(request, part):
                     return None
                 if self._stopped:
-                    return self.fetch.end(request, "was stopped")
+                    return self.fetch.give_back(request)
         except FetchFailed as error:
             name = self.transports[request.source].name
             self.trouble(str(error) if str(error).startswith(name) else f"{name}: {error}")

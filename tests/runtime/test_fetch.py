@@ -133,6 +133,24 @@ def test_connections_share_the_work(bundle: Path, server: RangeServer, tmp_path:
         fetching.finish()
 
 
+def test_requests_that_are_given_back_are_no_failures(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    fetching = Fetch(tmp_path / "here", [server.url])
+    for _ in range(20):
+        request = fetching.next()[1]
+        assert request is not None and request.wait_s == 0
+        fetching.give_back(request)
+        fetching.give_back(request)
+    assert (tmp_path / "here.arriving").exists()
+    fetching.close()
+    assert list(tmp_path.iterdir()) == []  # nothing has arrived
+    fetching = Fetch(tmp_path / "here", [server.url])
+    fetching.discard()
+    with pytest.raises(InvalidRequest, match="was removed"):
+        fetching.next()
+
+
 # --- servers that fail ----------------------------------------------------------------------------------
 
 FAULTS = {

@@ -973,6 +973,10 @@ EK_API ek_status ek_fetch_write(ek_fetch *fetch, uint64_t id, const void *data, 
  * for again. A request that is over is left alone. EK_INVALID_ARGUMENT; after the manifest those of ek_fetch_next. */
 EK_API ek_status ek_fetch_end(ek_fetch *fetch, uint64_t id, const char *why) EK_NOEXCEPT;
 
+/* Gives a request back which was not sent, or not to its end, for a reason that is not its source's, such as a pause: what it
+ * lacks is asked for again. One that is over is left alone. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_fetch_return(ek_fetch *fetch, uint64_t id) EK_NOEXCEPT;
+
 typedef struct ek_fetch_info {
   uint32_t struct_size;
   int32_t current;        /* not 0: the folder has this bundle already */
@@ -994,7 +998,7 @@ EK_API ek_status ek_fetch_get_info(ek_fetch *fetch, ek_fetch_info *info) EK_NOEX
  * one must be closed: what they read after that has changed. EK_INVALID_STATE before EK_FETCH_READY, EK_WRITE_FAILED. */
 EK_API ek_status ek_fetch_finish(ek_fetch *fetch) EK_NOEXCEPT;
 
-/* Removes what has arrived; nothing but ek_fetch_close may follow. EK_INVALID_ARGUMENT. */
+/* Removes what has arrived; other calls than ek_fetch_close are EK_INVALID_STATE then. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_fetch_discard(ek_fetch *fetch) EK_NOEXCEPT;
 
 /* ---- Text ----------------------------------------------------------------------------------------------------- */

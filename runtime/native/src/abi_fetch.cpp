@@ -118,6 +118,10 @@ ek_status ek_fetch_end(ek_fetch *fetch, uint64_t id, const char *why) noexcept {
   });
 }
 
+ek_status ek_fetch_return(ek_fetch *fetch, uint64_t id) noexcept {
+  return guarded([&] { opened(fetch).give_back(id); });
+}
+
 ek_status ek_fetch_get_info(ek_fetch *fetch, ek_fetch_info *info) noexcept {
   return guarded([&] {
     Fetch &own = opened(fetch);

@@ -136,8 +136,14 @@ void Fetch::finish() {
   });
 }
 
+void Fetch::give_back(std::uint64_t id) {
+  const Lock lock(mutex_);
+  if (open_.count(id) != 0) close(id, "");
+}
+
 void Fetch::discard() {
   const Lock lock(mutex_);
+  if (!failure_) failure_ = Error(EK_INVALID_STATE, staging_.folder() + ": what has arrived of the bundle was removed");
   staging_.discard();
 }
 

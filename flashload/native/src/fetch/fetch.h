@@ -88,6 +88,8 @@ class Fetch {
   bool write(std::uint64_t id, const void *data, std::size_t size);
   // No more bytes come. One that is over already is left alone.
   void end(std::uint64_t id);
+  // It is not sent, or not to its end, for no reason of its source.
+  void give_back(std::uint64_t id);
   void fail_request(std::uint64_t id, const std::string &why);
 
   FetchProgress progress();

@@ -14,6 +14,9 @@
 #if defined(__linux__)
 #include <sys/syscall.h>
 #endif
+#if defined(__ANDROID__)
+#include <android/api-level.h>
+#endif
 
 namespace edgekit {
 
@@ -52,6 +55,10 @@ bool exchange_folders(const std::filesystem::path &one, const std::filesystem::p
 #if defined(__APPLE__)
   return ::renamex_np(one.c_str(), other.c_str(), RENAME_SWAP) == 0;
 #elif defined(__linux__) && defined(SYS_renameat2)
+#if defined(__ANDROID__)
+  // Before Android 11 the system ends an application that makes this call.
+  if (android_get_device_api_level() < 30) return false;
+#endif
   constexpr unsigned kExchange = 2;  // RENAME_EXCHANGE; older C libraries have no name for it
   return ::syscall(SYS_renameat2, AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), kExchange) == 0;
 #else

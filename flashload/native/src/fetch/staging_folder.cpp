@@ -100,6 +100,14 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
   if (error) refuse(staging_, "be emptied", error);
 }
 
+StagingFolder::~StagingFolder() {
+  std::error_code error;
+  const auto first = fs::directory_iterator(staging_, error);
+  if (error || first == fs::directory_iterator() || first->path().filename() != kMark) return;
+  auto second = first;
+  if (second.increment(error) == fs::directory_iterator() && !error) discard();
+}
+
 bool StagingFolder::has_bundle() const {
   std::error_code error;
   return fs::exists(folder_ / kManifestName, error);

@@ -21,6 +21,7 @@ class StagingFolder {
   // Makes the folder, and keeps other processes and objects out of it while this lives. Throws Error:
   // EK_WRITE_FAILED, EK_OPEN_FAILED for a path that is no folder's, EK_INVALID_STATE where another one is at it.
   explicit StagingFolder(const std::string &folder);
+  ~StagingFolder();  // removes it where nothing has arrived
 
   std::string folder() const { return folder_.u8string(); }  // that the bundle is for
   std::string path() const { return staging_.u8string(); }
