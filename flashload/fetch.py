@@ -147,7 +147,7 @@ class Fetch:
         _native.check(self._library.ek_fetch_end(self._handle, request.id, text))
 
     def give_back(self, request: Request) -> None:
-        """It is not sent, or not to its end, for no reason of its source: what it lacks is asked for again."""
+        """Not sent, or not to its end, for no reason of its source: what it lacks is asked for again."""
         _native.check(self._library.ek_fetch_return(self._handle, request.id))
 
     @property

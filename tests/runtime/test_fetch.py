@@ -469,7 +469,8 @@ def test_a_link_among_what_has_arrived_is_not_followed(
     bundle: Path, server: RangeServer, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").write_text("mine")
-    Fetch(tmp_path / "here", [server.url]).close()
+    (tmp_path / "here.arriving").mkdir()
+    (tmp_path / "here.arriving" / ".edgekit-arriving").touch()
     (tmp_path / "here.arriving" / "README.md").symlink_to(tmp_path / "mine")
     with pytest.raises(WriteFailed, match=r"README.md: cannot open"):
         fetch(server.url, tmp_path / "here")
