@@ -37,6 +37,7 @@ COMMANDS = (
     "config",
 )
 EXAMPLES = (
+    "edgekit demo",
     "edgekit export tiny-gemma",
     'edgekit run tiny-gemma-host-mixed4 "What is 23 + 45?" --memory 100MB',
 )

@@ -71,7 +71,7 @@ def load(
         EdgekitError: any other reason outside of edgekit, such as `engine` not being installed here, or a
             download.
 
-    >>> model = edgekit.load(bundle, memory="2GB")
+    >>> model = edgekit.load(bundle, memory="8GB")
     >>> model.generate("Copy this: red 7", seed=1).text
     'red 7'
     """

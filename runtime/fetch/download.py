@@ -62,7 +62,7 @@ def fetch(
         connections: requests at the same time.
         compare: also compare a bundle that is there with the same manifest, and mend it.
         progress: told ten times a second how far it is; what it raises ends the fetch.
-        trouble: told of answers that failed and are asked for again, in one line, by any thread.
+        trouble: told of answers that failed, in one line, by any thread.
 
     Raises FetchFailed, BundleError (ChecksumMismatch, WriteFailed), UnsupportedBundle, or InvalidRequest.
     """
@@ -73,7 +73,7 @@ def fetch(
     fetching = Fetch(
         folder,
         [each.name for each in transports],
-        sha256=sha256,
+        sha256=None if sha256 is None else sha256.lower(),
         formats=formats,
         system=system,
         compare=compare,
@@ -155,10 +155,15 @@ class _Download:
                 self._changed.wait_for(lambda: self._stopped, request.wait_s * WAIT_SHARE)
         if self._stopped:
             return self.fetch.give_back(request)
+        missing = False
+
+        def head(status: int, content_range: str | None) -> None:
+            nonlocal missing
+            missing = status in (404, 410)
+            self.fetch.answer(request, status, content_range)
+
         try:
-            parts = self.transports[request.source].ask(
-                request, lambda status, content_range: self.fetch.answer(request, status, content_range)
-            )
+            parts = self.transports[request.source].ask(request, head)
             for part in parts:
                 if not self.fetch.write(request, part):
                     return None
@@ -166,6 +171,7 @@ class _Download:
                     return self.fetch.give_back(request)
         except FetchFailed as error:
             name = self.transports[request.source].name
-            self.trouble(str(error) if str(error).startswith(name) else f"{name}: {error}")
+            if not (missing and request.nbytes == 0):  # of several bundles there is no manifest
+                self.trouble(str(error) if str(error).startswith(name) else f"{name}: {error}")
             return self.fetch.end(request, str(error))
         return self.fetch.end(request)

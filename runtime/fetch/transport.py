@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import HTTPRedirectHandler, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, build_opener
 from urllib.request import Request as HttpRequest
 
 from edgekit.flashload._native import load
@@ -19,7 +23,9 @@ from edgekit.flashload.fetch import Request
 
 #: Read at once: small enough to stop soon.
 _PART_BYTES = 256 << 10
+#: Until an answer begins, and without a byte of it.
 _TIMEOUT_S = 30.0
+_LEAST_BYTES_S = 1000
 
 #: Takes the status and Content-Range of an answer; raises FetchFailed where it is of no use.
 Head = Callable[[int, str | None], None]
@@ -68,7 +74,7 @@ class Server:
         """Raises InvalidRequest for what is no address of a folder."""
         try:
             parts = urlsplit(address)
-            usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            usable = bool((parts.hostname or "").encode("idna")) and (parts.port is None or parts.port > 0)
         except ValueError:
             usable = False
         if not usable or any(letter <= " " or letter == "\x7f" for letter in address):
@@ -86,6 +92,7 @@ class Server:
     def ask(self, request: Request, head: Head) -> Iterator[bytes]:
         """As `Transport.ask`; redirects are followed, from https to https alone."""
         asked = HttpRequest(f"{self._below}/{quote(request.name)}")
+        pace = _Pace()
         asked.add_header("Accept-Encoding", "identity")
         asked.add_header("User-Agent", f"edgekit/{load().version}")
         if request.nbytes:
@@ -96,6 +103,7 @@ class Server:
                     raise FetchFailed(f"answered in the coding {quoted(coded)}, which was not asked for")
                 head(answer.status, answer.headers.get("Content-Range"))
                 while part := answer.read1(_PART_BYTES):
+                    pace.check(len(part))
                     yield part
         except HTTPError as error:
             with error:
@@ -105,6 +113,8 @@ class Server:
             raise FetchFailed(f"cannot be reached ({_reason(error.reason)})") from None
         except (OSError, http.client.HTTPException) as error:
             raise FetchFailed(f"the connection broke ({_reason(error)})") from None
+        except ValueError as error:  # of an address that it leads to
+            raise FetchFailed(f"leads to what is no address ({one_line(error)})") from None
 
 
 @dataclass(frozen=True)
@@ -130,15 +140,74 @@ class Folder:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects, but not from https to http."""
+    """Follows redirects among addresses of http and https, but not from https to http."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
-        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
+        before, after = (urlsplit(address).scheme.lower() for address in (req.full_url, newurl))
+        if after not in ("http", "https"):
+            raise FetchFailed(f"leads to what is no address of the web, {quoted(newurl, 200)}")
+        if before == "https" and after == "http":
             raise FetchFailed(f"leads to an address without encryption, {quoted(newurl, 200)}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-_opener = build_opener(_Redirects)
+class _Pace:
+    """Ends what gives a byte now and then, so that another source may give the rest."""
+
+    def __init__(self) -> None:
+        self._began, self._nbytes = time.monotonic(), 0
+
+    def check(self, nbytes: int) -> None:
+        """Raises FetchFailed where too little has come for too long."""
+        self._nbytes += nbytes
+        if (passed := time.monotonic() - self._began) < _TIMEOUT_S:
+            return
+        if self._nbytes < _LEAST_BYTES_S * passed:
+            raise FetchFailed(f"gave {self._nbytes} bytes in {passed:.0f} seconds")
+        self._began, self._nbytes = time.monotonic(), 0
+
+
+class _InTime:
+    """A connection whose answer has to begin in time, whatever it sends before that."""
+
+    sock: socket.socket | None
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Raises OSError where it has not begun."""
+        late = threading.Timer(_TIMEOUT_S, self._shut)
+        late.daemon = True
+        late.start()
+        try:
+            response: http.client.HTTPResponse = super().getresponse()  # type: ignore[misc]
+        finally:
+            late.cancel()
+        return response
+
+    def _shut(self) -> None:
+        if self.sock is not None:
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Http(_InTime, http.client.HTTPConnection):
+    pass
+
+
+class _Https(_InTime, http.client.HTTPSConnection):
+    pass
+
+
+class _HttpHandler(HTTPHandler):
+    def http_open(self, req: HttpRequest) -> http.client.HTTPResponse:
+        return self.do_open(_Http, req)
+
+
+class _HttpsHandler(HTTPSHandler):
+    def https_open(self, req: HttpRequest) -> http.client.HTTPResponse:
+        return self.do_open(_Https, req)
+
+
+_opener = build_opener(_Redirects, _HttpHandler, _HttpsHandler)
 
 
 def _reason(error: object) -> str:

@@ -90,6 +90,10 @@ TEMPLATE = (
     "chat_template_kwargs: 'Mapping[str, Any] | None' = None"
 )
 SIGNATURES = {
+    "fetch": "(sources: 'str | Sequence[str]', folder: 'str | Path', *, sha256: 'str | None' = None, "
+    "formats: 'Sequence[str]' = (), system: 'tuple[str, str] | None' = None, connections: 'int' = 4, "
+    "compare: 'bool' = False, progress: 'Callable[[Progress], object] | None' = None, "
+    "trouble: 'Callable[[str], object] | None' = None) -> 'Arrived'",
     "load": "(bundle: 'str | os.PathLike[str]', *, memory: 'int | str | None' = None, "
     "resident: 'int | str | None' = None, threads: 'int | None' = None, "
     "engine: 'str | MakeEngine | None' = None, adapter: 'str | None' = None) -> 'Model'",
@@ -117,6 +121,10 @@ SIGNATURES = {
     "Chat.save": "(self, path: 'str | os.PathLike[str]', *, bits: 'int | None' = None) -> 'None'",
 }
 FIELDS = {
+    "Arrived": [
+        "folder: Path", "nbytes: int", "fetched: int", "copied: int", "found: int", "damaged: int",
+        "current: bool",
+    ],
     "Answer": ["text: str", "ids: tuple[int, ...]", "prompt_ids: tuple[int, ...]", "statistics: Statistics"],
     "Draft": [
         "canvas: int", "canvases: int", "step: int", "steps: int", "start: int", "ids: tuple[int, ...]",
@@ -158,10 +166,10 @@ PROPERTIES = {
     "Attempt": {"open"},
 }
 NAMES = [
-    "Answer", "Attempt", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done",
-    "Draft", "EdgekitError", "Event", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
+    "Answer", "Arrived", "Attempt", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done",
+    "Draft", "EdgekitError", "Event", "FetchFailed", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
     "Option", "Prompt", "PromptTooLong", "SearchBranch", "SearchResult", "SearchStatistics", "Statistics",
-    "UnsupportedBundle", "Verifier", "VerifierFailed", "__version__", "load",
+    "UnsupportedBundle", "Verifier", "VerifierFailed", "__version__", "fetch", "load",
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
@@ -280,6 +279,62 @@ def test_what_is_no_bundle(server: RangeServer, tmp_path: Path) -> None:
         fetch(server.url, tmp_path / "here")
 
 
+@pytest.mark.parametrize("name", [MANIFEST_NAME, WEIGHTS])
+@pytest.mark.parametrize("fault", [Fault(promises=True), Fault(drips=True)], ids=["promises", "drips"])
+def test_a_source_that_gives_nearly_nothing_is_left(
+    name: str, fault: Fault, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgekit.runtime.fetch.transport._TIMEOUT_S", 0.4)
+    with RangeServer(bundle) as slow, RangeServer(bundle) as good:
+        slow.fault_of = lambda asked: fault if asked.path == name else None
+        fetch([slow.url, good.url], tmp_path / "here")
+        assert contents(tmp_path / "here") == contents(bundle)
+        with pytest.raises(FetchFailed, match=r"gave \d+ bytes in|the connection broke|cannot be reached"):
+            fetch(slow.url, tmp_path / "alone")
+
+
+def test_a_manifest_without_end_is_not_waited_for(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    server.fault_of = lambda asked: Fault(endless=True)
+    with pytest.raises(FetchFailed, match="gave more than 16777216 bytes for edgekit.json"):
+        fetch(server.url, tmp_path / "here")
+    assert len(server.log) == 1
+
+
+def test_cuts_behind_much_cost_no_waiting(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    fetching = Fetch(tmp_path / "here", [server.url])
+    for _ in range(40):
+        step, request = fetching.next()
+        if step is not Step.ASK:
+            break
+        assert request is not None and request.wait_s == 0
+        data = (bundle / request.name).read_bytes()[request.offset :]
+        fetching.write(request, data[: 256 << 10])
+        fetching.end(request)
+    while fetching.next()[0] is Step.WORKING:
+        pass
+    assert fetching.next()[0] is Step.READY
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[::1", "ftp://127.0.0.1/x", f"http://{'a' * 70}.test/x", "file:///etc"]
+)
+def test_redirects_to_what_is_no_address(
+    address: str, bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    with RangeServer(bundle) as odd:
+        odd.fault_of = lambda asked: Fault(redirect=address)
+        fetch([odd.url, server.url], tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://", f"http://{'a' * 70}.test/x", "http://.test/x", "http://[::1", "https://a b/"]
+)
+def test_what_is_no_address(address: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is no address"):
+        fetch(address, tmp_path / "here")
+
+
 def test_redirects_are_followed(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
     with RangeServer(bundle) as front:
         front.fault_of = lambda asked: Fault(redirect=server.url + "{path}")
@@ -457,6 +512,93 @@ def test_files_of_others_stay(bundle: Path, server: RangeServer, tmp_path: Path)
     assert contents(tmp_path / "empty") == contents(bundle)
 
 
+def test_files_that_come_meanwhile_stay(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    here = arriving.make(tmp_path / "here", seed=4)
+    before = contents(here)
+
+    def put(sent: int) -> None:
+        if sent > 500_000:  # when it has looked at the folder
+            (here / "mine.txt").write_text("mine")
+
+    server.after_part = put
+    with pytest.raises(InvalidRequest, match=r"'mine.txt', which is no file of its bundle"):
+        fetch(server.url, here)
+    assert (here / "mine.txt").read_text() == "mine"
+    server.after_part = None
+    (here / "mine.txt").rename(tmp_path / "mine.txt")
+    assert contents(here) == before
+    done = fetch(server.url, here)
+    assert contents(here) == contents(bundle) and done.found > 0
+
+
+def test_what_the_new_bundle_lists_may_be_a_file_of_others(tmp_path: Path) -> None:
+    here = arriving.make(tmp_path / "here")
+    new = arriving.make(tmp_path / "new", files={**arriving.FILES, "notes.txt": b"theirs"}, seed=1)
+    (here / "notes.txt").write_text("mine")
+    with RangeServer(new) as server, pytest.raises(InvalidRequest, match="'notes.txt', which is no file"):
+        fetch(server.url, here)
+    assert (here / "notes.txt").read_text() == "mine"
+
+
+def test_another_file_of_that_name_makes_no_bundle(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / MANIFEST_NAME).write_text('{"my": "settings"}')
+    with pytest.raises(InvalidRequest, match=r"has an edgekit.json that is no bundle's"):
+        fetch(server.url, tmp_path / "here")
+    assert (tmp_path / "here" / MANIFEST_NAME).read_text() == '{"my": "settings"}'
+
+
+@pytest.mark.parametrize(
+    ("folder", "mark", "kept"),
+    [
+        ("here.arriving", "", []),  # the mark was being written
+        ("here.arriving", "replaced\n", [WEIGHTS, MANIFEST_NAME]),  # the bundle before was being removed
+        ("here.arriving", "replaced\n", [MANIFEST_NAME]),
+        ("here.arriving", "replaced\n", []),
+        ("here.replaced", "replaced\n", [WEIGHTS, MANIFEST_NAME]),
+        ("here.replaced", "replaced\n", []),
+        ("here", "replaced\n", None),  # before the exchange
+        ("here", "arriving\n", None),  # behind it
+    ],
+)
+def test_a_fetch_that_was_ended_in_its_last_steps_is_gone_on_with(
+    folder: str, mark: str, kept: list[str] | None, bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    arriving.make(tmp_path / "here", seed=6)
+    place = tmp_path / folder
+    if kept is not None:
+        shutil.copytree(tmp_path / "here", place)
+        for path in list(place.rglob("*")):
+            if path.is_file() and path.name not in kept:
+                path.unlink()
+    (place / ".edgekit-arriving").write_text(mark)
+    fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_a_bundle_with_other_links_is_not_written_into(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    other = tmp_path / "backup"
+    other.write_text("mine")
+    (tmp_path / "here.arriving" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "here.arriving" / ".edgekit-arriving").touch()
+    os.link(other, tmp_path / "here.arriving" / "README.md")
+    fetch(server.url, tmp_path / "here")
+    assert other.read_text() == "mine" and contents(tmp_path / "here") == contents(bundle)
+
+
+def test_a_linked_folder_among_what_has_arrived(server: RangeServer, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "here.arriving").mkdir()
+    (tmp_path / "here.arriving" / ".edgekit-arriving").touch()
+    (tmp_path / "here.arriving" / "tokenizer").symlink_to("../mine")
+    with pytest.raises(OpenFailed, match="tokenizer: is a link; remove it"):
+        fetch(server.url, tmp_path / "here")
+    assert not list((tmp_path / "mine").iterdir())
+
+
 def test_a_link_stays_one(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
     arriving.make(tmp_path / "disk" / "model", seed=8)
     (tmp_path / "model").symlink_to("disk/model")
@@ -528,9 +670,9 @@ def test_a_fetch_that_ended_between_its_last_steps(bundle: Path, server: RangeSe
     """Where folders cannot be exchanged in one step."""
     arriving.make(tmp_path / "here.replaced", seed=2)
     before = contents(tmp_path / "here.replaced")
-    (tmp_path / "here.replaced" / ".edgekit-arriving").touch()
+    (tmp_path / "here.replaced" / ".edgekit-arriving").write_text("replaced\n")
     fetching = Fetch(tmp_path / "here", [server.url])
-    assert contents(tmp_path / "here") == before | {".edgekit-arriving": hashlib.sha256().hexdigest()}
+    assert contents(tmp_path / "here") == before
     fetching.close()
     fetch(server.url, tmp_path / "here")
     assert contents(tmp_path / "here") == contents(bundle)
@@ -613,6 +755,13 @@ def test_a_header_that_is_none(bundle: Path, tmp_path: Path) -> None:
 
     sealing.edit(served, lambda t: t["weights"].update(header_xxh3=xxhash.xxh3_64_hexdigest(data[:16384])))
     with RangeServer(served) as server, pytest.raises(MalformedFile):
+        fetch(server.url, tmp_path / "here")
+
+
+@pytest.mark.parametrize("name", [".edgekit-arriving", ".edgekit-1.tmp"])
+def test_names_of_edgekits_own(name: str, tmp_path: Path) -> None:
+    served = arriving.make(tmp_path / "served", files={name: b"x"})
+    with RangeServer(served) as server, pytest.raises(MalformedFile, match="a name of edgekit's own"):
         fetch(server.url, tmp_path / "here")
 
 

@@ -37,6 +37,9 @@ class Fault:
     coding: str | None = None  # Content-Encoding
     redirect: str | None = None  # to another address, "{path}" being what was asked for
     silent: bool = False  # the connection is closed before any answer
+    promises: bool = False  # it says 100 Continue again and again, and nothing else
+    drips: bool = False  # a byte now and then
+    endless: bool = False  # a body without end
 
 
 @dataclass
@@ -138,6 +141,8 @@ class _Answering(BaseHTTPRequestHandler):
             return self.head(
                 asked, 302, {"Location": fault.redirect.format(path=self.path), "Content-Length": "0"}
             )
+        if fault.promises or fault.endless:
+            return self.go_on(asked, fault.endless)
         file = owner.folder / asked.path
         if fault.status is not None or not file.is_file():
             return self.page(asked, fault.status or 404)
@@ -159,9 +164,20 @@ class _Answering(BaseHTTPRequestHandler):
         if fault.coding is not None:
             headers["Content-Encoding"] = fault.coding
         self.head(asked, status, headers)
+        for byte in body if fault.drips else b"":
+            self.wfile.write(bytes([byte]))
+            time.sleep(0.05)
         self.send(asked, bytes(body if fault.cut is None else body[: fault.cut]))
         if fault.cut is not None:
             self.close_now()
+
+    def go_on(self, asked: Asked, endless: bool) -> None:
+        """Until the other side closes the connection."""
+        if endless:
+            self.head(asked, 200, {})
+        while True:
+            self.wfile.write(bytes(_PART) if endless else b"HTTP/1.1 100 Continue\r\n\r\n")
+            time.sleep(0.0 if endless else 0.05)
 
     def page(self, asked: Asked, status: int) -> None:
         body = b"<!doctype html><title>another page</title>"

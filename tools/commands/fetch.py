@@ -84,7 +84,6 @@ def command(
         parts += [f"{size(done.found)} had arrived before"] if done.found else []
         parts += [f"{size(done.copied)} had not changed"] if done.copied else []
         parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
-        parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
         said = f"{size(done.nbytes)}, every checksum is right: {', '.join(parts)}"
     click.echo(visible(f"{folder}: {said}"))
     note(f"next: {command_line('run', folder, 'What is 23 + 45?', '--watch')}")
@@ -101,7 +100,7 @@ class _Shown:
         """Each trouble once."""
         if line not in self._said:
             self._said.add(line)
-            self._steps.note(f"note: {line}; it is asked again")
+            self._steps.note(f"note: {line}")
 
     def take(self, progress: Progress) -> None:
         self._steps.advance(0, "")  # looks for interrupts

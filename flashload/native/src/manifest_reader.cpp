@@ -105,6 +105,7 @@ WeightsFile parse_weights(const Json &entry, const std::string &where) {
   WeightsFile out;
   out.name = entry.at("file").string();
   check_name(out.name, where);
+  if (out.name == kManifestName) malformed(where, "the file of weights has the name of the manifest");
   out.size = parse_size(entry.at("size"), out.name, where);
   out.sha256 = parse_sha256(entry.at("sha256"), out.name, where);
   out.header.size = parse_size(entry.at("header_size"), out.name, where);

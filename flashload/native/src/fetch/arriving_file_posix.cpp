@@ -38,7 +38,14 @@ ArrivingFile::ArrivingFile(const std::string &path, std::uint64_t size) : path_(
   } while (descriptor_ < 0 && errno == EINTR);
   if (descriptor_ < 0) refuse("open", errno);
   struct ::stat found {};
-  const bool regular = ::fstat(descriptor_, &found) == 0 && S_ISREG(found.st_mode);
+  bool regular = ::fstat(descriptor_, &found) == 0 && S_ISREG(found.st_mode);
+  if (regular && found.st_nlink > 1) {  // its bytes are another file's too
+    ::close(descriptor_);
+    ::unlink(path.c_str());
+    descriptor_ = ::open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (descriptor_ < 0) refuse("open", errno);
+    regular = ::fstat(descriptor_, &found) == 0;
+  }
   made_ = found.st_size == 0;
   if (!regular || ::ftruncate(descriptor_, static_cast<::off_t>(size)) != 0) {
     const int code = regular ? errno : EINVAL;

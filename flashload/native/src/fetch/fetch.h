@@ -134,7 +134,7 @@ class Fetch {
     ByteRanges lacking;
     std::uint64_t at = 0;  // of the byte that comes next
     Piece *again = nullptr;
-    bool gave = false;
+    std::uint64_t gave = 0;  // bytes of use
     std::string text;
   };
   // A piece that came damaged: all of it comes from one source.

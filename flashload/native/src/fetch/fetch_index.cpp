@@ -33,19 +33,6 @@ std::string gigabytes(std::uint64_t count) {
   return text.str();
 }
 
-// The files that the bundle in a folder lists; none where its manifest cannot be read.
-std::unordered_set<std::string> listed_in(const std::string &folder) {
-  std::unordered_set<std::string> names{kManifestName};
-  try {
-    const BundleFolder bundle(folder);
-    for (const BundleFile &file : bundle.files()) names.insert(file.name);
-    names.insert(bundle.weights().name);
-  } catch (const Error &) {
-    // The files of the new one may be replaced anyway.
-  }
-  return names;
-}
-
 }  // namespace
 
 std::string Fetch::index_name() const {
@@ -78,6 +65,7 @@ void Fetch::take_index(std::size_t source, const std::string &text) {
     } else {
       take_manifest(text, where);
     }
+    sources_.gave(source);
   } catch (const Error &error) {
     const bool may_be_damage = error.status() == EK_CHECKSUM_MISMATCH || error.status() == EK_MALFORMED_FILE;
     if (!may_be_damage || (sources_.usable() == 1 && ++index_damaged_ >= kMostDamagedIndex)) throw;
@@ -125,9 +113,10 @@ void Fetch::take_manifest(const std::string &text, const std::string &where) {
   }
   names_ = {kManifestName, weights.name};
   for (const BundleFile &file : manifest.files) names_.insert(file.name);
-  const auto before = listed_in(staging_.folder());
-  staging_.require_replaceable(
-      [&](const std::string &name) { return before.count(name) != 0 || (staging_.has_bundle() && names_.count(name) != 0); });
+  for (const std::string &name : names_) {
+    if (name.rfind(".edgekit-", 0) == 0) fail(EK_MALFORMED_FILE, where, ": lists ", in_quotes(name), ", a name of edgekit's own");
+  }
+  staging_.require_replaceable();
   require_room();
   if (staging_.has_bundle()) kept_ = KeptPieces(staging_.folder());
   for (const BundleFile &file : manifest.files) {

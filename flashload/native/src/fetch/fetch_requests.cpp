@@ -4,6 +4,12 @@
 #include "fetch/fetch.h"
 
 namespace edgekit {
+namespace {
+
+// Bytes of a request that show a source which works.
+constexpr std::uint64_t kMuch = 64 * 1024;
+
+}  // namespace
 
 std::optional<FetchRequest> Fetch::find_request() {
   if (std::optional<FetchRequest> again = find_again()) return again;
@@ -81,28 +87,34 @@ FetchRequest Fetch::open_request(File *file, std::size_t source, ByteRange asked
 bool Fetch::take_bytes(std::uint64_t id, const char *data, std::size_t size, Lock &lock) {
   const auto found = open_.find(id);
   if (found == open_.end()) return false;
-  Open &open = found->second;
+  Open &begun = found->second;
   progress_.fetched += size;
-  if (open.file == nullptr) {
+  if (begun.file == nullptr) {
     const std::uint64_t most = index_ == Index::set ? kMaxBundleSetBytes : kMaxManifestBytes;
-    if (open.text.size() + size > most) {
-      close(id, "gave more than " + std::to_string(most) + " bytes for " + index_name());
+    if (begun.text.size() + size > most) {
+      const std::size_t source = begun.source;
+      const std::string why = "gave more than " + std::to_string(most) + " bytes for " + index_name();
+      close(id, why);
+      sources_.drop(source, why);
       return false;
     }
-    open.text.append(data, size);
-    sources_.gave(open.source);
+    begun.text.append(data, size);
     return true;
   }
-  File &file = *open.file;
-  const ByteRange come{open.at, open.at + std::min<std::uint64_t>(size, open.asked.end - open.at)};
+  File &file = *begun.file;
+  const ByteRange come{begun.at, begun.at + std::min<std::uint64_t>(size, begun.asked.end - begun.at)};
   ByteRanges of_use;
-  open.lacking.visit(come, [&of_use](ByteRange part) { of_use.add(part); });
+  begun.lacking.visit(come, [&of_use](ByteRange part) { of_use.add(part); });
   const std::shared_ptr<ArrivingFile> to = file.file;
   lock.unlock();  // the request is this thread's alone
   of_use.visit(come, [&](ByteRange part) {
     to->write(data + (part.begin - come.begin), static_cast<std::size_t>(part.bytes()), part.begin);
   });
   lock.lock();
+  // Another thread should not have ended it meanwhile, but may have.
+  const auto still = open_.find(id);
+  if (still == open_.end()) return false;
+  Open &open = still->second;
   open.at = come.end;
   std::vector<Piece *> complete;
   of_use.visit(come, [&](ByteRange part) {
@@ -116,8 +128,9 @@ bool Fetch::take_bytes(std::uint64_t id, const char *data, std::size_t size, Loc
       complete.push_back(&piece);
     }
   });
-  if (!of_use.empty()) sources_.gave(open.source);
+  open.gave += of_use.bytes();
   const bool over = open.lacking.empty();
+  if (over || open.gave >= kMuch) sources_.gave(open.source);
   if (over) close(id, "");
   for (Piece *piece : complete) compare_arrived(file, *piece, lock);
   return !over;
@@ -128,7 +141,8 @@ void Fetch::close(std::uint64_t id, const std::string &why) {
   Open &open = found->second;
   sources_.ended(open.source);
   const bool lacks = open.file == nullptr || !open.lacking.empty();
-  if (lacks && !why.empty()) sources_.failed(open.source, why);
+  // One that gives, and is cut, is asked for the rest at once.
+  if (lacks && !why.empty() && open.gave < kMuch) sources_.failed(open.source, why);
   if (open.file != nullptr && lacks) {
     if (open.again != nullptr) {
       Again again;

@@ -26,6 +26,7 @@ KeptFolder::~KeptFolder() = default;
 bool KeptFolder::keep(const std::filesystem::path &) noexcept { return true; }
 bool exchange_folders(const std::filesystem::path &, const std::filesystem::path &) noexcept { return false; }
 void sync_folder(const std::filesystem::path &) noexcept {}
+bool is_mount_point(const std::filesystem::path &) noexcept { return false; }
 
 std::uint64_t bytes_on_disk(const std::filesystem::path &file) noexcept {
   std::error_code error;
@@ -43,6 +44,7 @@ bool KeptFolder::keep(const std::filesystem::path &folder) noexcept {
   const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (opened < 0) return true;
   if (::flock(opened, LOCK_EX | LOCK_NB) == 0) {
+    if (descriptor_ >= 0) ::close(descriptor_);
     descriptor_ = opened;
     return true;
   }
@@ -72,6 +74,11 @@ void sync_folder(const std::filesystem::path &folder) noexcept {
   if (opened < 0) return;
   ::fsync(opened);
   ::close(opened);
+}
+
+bool is_mount_point(const std::filesystem::path &folder) noexcept {
+  struct ::stat own {}, above {};
+  return ::stat(folder.c_str(), &own) == 0 && ::stat(folder.parent_path().c_str(), &above) == 0 && own.st_dev != above.st_dev;
 }
 
 std::uint64_t bytes_on_disk(const std::filesystem::path &file) noexcept {

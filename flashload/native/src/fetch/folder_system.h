@@ -16,6 +16,7 @@ class KeptFolder {
   KeptFolder(const KeptFolder &) = delete;
   KeptFolder &operator=(const KeptFolder &) = delete;
 
+  // Another folder than before is kept in its place.
   bool keep(const std::filesystem::path &folder) noexcept;  // false: another one has it
 
  private:
@@ -27,6 +28,9 @@ bool exchange_folders(const std::filesystem::path &one, const std::filesystem::p
 
 // Has the disk hold the names in a folder, as far as the system can.
 void sync_folder(const std::filesystem::path &folder) noexcept;
+
+// Whether a folder is the root of another file system than the one that it lies in.
+bool is_mount_point(const std::filesystem::path &folder) noexcept;
 
 // Bytes of the disk that a file takes; its size where the system does not tell.
 std::uint64_t bytes_on_disk(const std::filesystem::path &file) noexcept;

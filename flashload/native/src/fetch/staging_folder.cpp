@@ -1,9 +1,13 @@
 #include "fetch/staging_folder.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <system_error>
+#include <unordered_set>
 #include <vector>
 
+#include "bundle_folder.h"
 #include "error.h"
 #include "manifest_reader.h"
 #include "new_file.h"
@@ -44,12 +48,34 @@ fs::path with_end(const fs::path &path, const char *end) {
 // Left by systems in any folder that somebody has looked at.
 bool is_of_system(const std::string &name) { return name == ".DS_Store" || name == "Thumbs.db" || name == "desktop.ini"; }
 
-// Throws Error (EK_WRITE_FAILED).
-void mark(const fs::path &folder) { NewFile((folder / kMark).u8string()).finish(); }
+// What a folder is to a fetch, as its mark says.
+constexpr const char *kIsArriving = "arriving\n";
+constexpr const char *kIsReplaced = "replaced\n";
+
+void mark(const fs::path &folder, const char *what) {
+  // Under its own name from the start: a mark that is cut short says nothing, and does no harm.
+  std::ofstream file(folder / kMark, std::ios::binary | std::ios::trunc);
+  file << what << std::flush;
+  if (!file) fail(EK_WRITE_FAILED, folder.u8string(), ": cannot be written to; check the folder and the room on its disk");
+}
+
+bool is_marked(const fs::path &folder, const char *what) {
+  std::ifstream file(folder / kMark, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  return file && text == what;
+}
 
 void unmark(const fs::path &folder) noexcept {
   std::error_code error;  // one that stays does no harm
   fs::remove(folder / kMark, error);
+}
+
+// The files that the bundle in a folder lists, and its manifest. Throws Error where that cannot be read.
+std::unordered_set<std::string> listed_in(const std::string &folder) {
+  const BundleFolder bundle(folder);
+  std::unordered_set<std::string> names{kManifestName, bundle.weights().name};
+  for (const BundleFile &file : bundle.files()) names.insert(file.name);
+  return names;
 }
 
 // Every file below, by its name with forward slashes. Throws std::filesystem::filesystem_error.
@@ -63,6 +89,36 @@ std::vector<std::string> files_below(const fs::path &folder) {
 
 [[noreturn]] void refuse(const fs::path &path, const char *doing, const std::error_code &error) {
   fail(EK_WRITE_FAILED, path.u8string(), ": cannot ", doing, " (", error.message(), "); check the folder and its disk");
+}
+
+// Removes a bundle that was replaced: the files that its manifest lists, and folders that are empty then. The mark goes last,
+// so that an end in between is found again. What somebody else has put there stays, and then the folder is nobody's.
+void remove_replaced(const fs::path &folder) noexcept {
+  std::error_code error;
+  try {
+    std::unordered_set<std::string> names;
+    try {
+      names = listed_in(folder.u8string());
+    } catch (const Error &) {
+      // Its manifest is gone already, and it goes behind what it lists.
+    }
+    const auto is_its_own = [&names](const std::string &name) { return names.count(name) != 0 || is_of_system(name); };
+    const std::vector<std::string> found = files_below(folder);
+    for (const std::string &name : found) {
+      if (is_its_own(name) && name != kManifestName) fs::remove(folder / fs::u8path(name), error);
+    }
+    fs::remove(folder / kManifestName, error);
+    std::vector<fs::path> folders;
+    for (const fs::directory_entry &entry : fs::recursive_directory_iterator(folder)) {
+      if (!entry.is_symlink() && entry.is_directory()) folders.push_back(entry.path());
+    }
+    std::reverse(folders.begin(), folders.end());  // those within others first
+    for (const fs::path &each : folders) fs::remove(each, error);  // where it is empty
+  } catch (const std::exception &) {
+    return;  // the next fetch goes on with it
+  }
+  unmark(folder);
+  fs::remove(folder, error);
 }
 
 void rename_folder(const fs::path &from, const fs::path &to) {
@@ -80,6 +136,9 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
   if (fs::exists(fs::symlink_status(folder_, error)) && !fs::is_directory(folder_, error)) {
     fail(EK_OPEN_FAILED, this->folder(), ": is there, and is no folder; give the path of a folder for the bundle");
   }
+  if (is_mount_point(folder_)) {
+    fail(EK_OPEN_FAILED, this->folder(), ": another disk is mounted there, which a bundle cannot change places with; give a folder below it");
+  }
   if (fs::exists(folder_, error) && fs::equivalent(folder_, fs::current_path(error), error)) {
     fail(EK_OPEN_FAILED, this->folder(), ": is the current folder, which a bundle cannot change places with; give one below it");
   }
@@ -87,15 +146,23 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
   if (error) refuse(staging_, "be made", error);
   if (fs::is_symlink(staging_, error)) fail(EK_OPEN_FAILED, path(), ": is a link; remove it");
   if (!kept_.keep(staging_)) fail(EK_INVALID_STATE, path(), ": another one fetches this bundle now; wait for it, or end it");
-  if (!fs::exists(staging_ / kMark, error)) {
-    if (!fs::is_empty(staging_, error) || error) {
-      fail(EK_OPEN_FAILED, path(), ": is there, and is not of a fetch; bundles arrive in a folder of that name: move it away");
-    }
-    mark(staging_);
+  // What a fetch has left that was ended between its last steps.
+  if (!fs::exists(folder_, error) && is_marked(replaced_, kIsReplaced)) rename_folder(replaced_, folder_);
+  if (fs::exists(folder_, error)) unmark(folder_);
+  if (is_marked(replaced_, kIsReplaced)) remove_replaced(replaced_);
+  if (is_marked(staging_, kIsReplaced)) {
+    remove_replaced(staging_);
   }
-  // A fetch that was ended between its last two steps.
-  if (!fs::exists(folder_, error) && fs::exists(replaced_ / kMark, error)) rename_folder(replaced_, folder_);
-  // It may be the bundle from before, where one was ended behind them.
+  if (!fs::exists(staging_, error)) {
+    fs::create_directories(staging_, error);
+    if (error) refuse(staging_, "be made", error);
+    if (!kept_.keep(staging_)) fail(EK_INVALID_STATE, path(), ": another one fetches this bundle now; wait for it, or end it");
+  }
+  if (!fs::exists(staging_ / kMark, error) && (!fs::is_empty(staging_, error) || error)) {
+    fail(EK_OPEN_FAILED, path(), ": is there, and is not of a fetch; bundles arrive in a folder of that name: move it away");
+  }
+  mark(staging_, kIsArriving);
+  // It stays until the end, as a whole bundle has one.
   fs::remove(staging_ / kManifestName, error);
   if (error) refuse(staging_, "be emptied", error);
 }
@@ -113,7 +180,7 @@ bool StagingFolder::has_bundle() const {
   return fs::exists(folder_ / kManifestName, error);
 }
 
-void StagingFolder::require_replaceable(const std::function<bool(const std::string &)> &listed) const {
+void StagingFolder::require_replaceable() const {
   std::error_code error;
   if (!fs::exists(folder_, error)) return;
   std::vector<std::string> names;
@@ -122,8 +189,17 @@ void StagingFolder::require_replaceable(const std::function<bool(const std::stri
   } catch (const fs::filesystem_error &failure) {
     fail(EK_OPEN_FAILED, folder(), ": cannot be looked into (", failure.code().message(), "); check the rights to it");
   }
+  std::unordered_set<std::string> listed;
+  if (has_bundle()) {
+    try {
+      listed = listed_in(folder());
+    } catch (const Error &failure) {
+      fail(EK_INVALID_ARGUMENT, folder(), ": has an ", kManifestName, " that is no bundle's (", failure.what(),
+           "); move the folder away, or give another one");
+    }
+  }
   for (const std::string &name : names) {
-    if (listed(name) || name == kMark || is_of_system(fs::u8path(name).filename().u8string())) continue;
+    if (listed.count(name) != 0 || name == kMark || is_of_system(fs::u8path(name).filename().u8string())) continue;
     fail(EK_INVALID_ARGUMENT, folder(), ": has ", in_quotes(name),
          has_bundle() ? ", which is no file of its bundle" : ", and is no bundle",
          "; move that away, or give another folder");
@@ -150,6 +226,9 @@ std::uint64_t StagingFolder::taken() const {
 std::string StagingFolder::place(const std::string &name) const {
   const fs::path path = staging_ / fs::u8path(name);
   std::error_code error;
+  for (fs::path within = path.parent_path(); within != staging_; within = within.parent_path()) {
+    if (fs::is_symlink(within, error)) fail(EK_OPEN_FAILED, within.u8string(), ": is a link; remove it");
+  }
   fs::create_directories(path.parent_path(), error);
   if (error) refuse(path.parent_path(), "be made", error);
   return path.u8string();
@@ -188,16 +267,16 @@ void StagingFolder::switch_over(const std::function<bool(const std::string &)> &
     sync_folder(folder_.parent_path());
     return;
   }
-  mark(folder_);  // it is to be the one that is of a fetch
+  require_replaceable();  // again: much may have come meanwhile
+  mark(folder_, kIsReplaced);
   if (exchange_folders(staging_, folder_)) {
     sync_folder(folder_.parent_path());
-    fs::remove_all(staging_, error);
+    remove_replaced(staging_);
   } else {
-    if (fs::exists(replaced_ / kMark, error)) fs::remove_all(replaced_, error);
     rename_folder(folder_, replaced_);
     rename_folder(staging_, folder_);
     sync_folder(folder_.parent_path());
-    fs::remove_all(replaced_, error);
+    remove_replaced(replaced_);
   }
   unmark(folder_);
 }

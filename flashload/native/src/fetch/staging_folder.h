@@ -27,9 +27,9 @@ class StagingFolder {
   std::string path() const { return staging_.u8string(); }
   bool has_bundle() const;  // the folder; false where there is none
 
-  // Throws Error (EK_INVALID_ARGUMENT) for a folder that is no bundle, or has files that `listed` does not know: they would
-  // be lost.
-  void require_replaceable(const std::function<bool(const std::string &)> &listed) const;
+  // Throws Error (EK_INVALID_ARGUMENT) for a folder that is no bundle, or has files that its manifest does not list: they
+  // would be lost.
+  void require_replaceable() const;
 
   // Bytes that the disk has room for. Throws Error (EK_WRITE_FAILED).
   std::uint64_t room() const;
@@ -41,8 +41,8 @@ class StagingFolder {
   // Throws Error (EK_WRITE_FAILED).
   void write(const std::string &name, const std::string &bytes) const;
 
-  // Removes what `listed` does not know, has the disk hold the folders, and puts them where the bundle is to be.
-  // Throws Error (EK_WRITE_FAILED).
+  // Removes what `listed` does not know of what has arrived, has the disk hold the folders, and puts them where the bundle is
+  // to be. Throws Error (EK_WRITE_FAILED), and as require_replaceable().
   void switch_over(const std::function<bool(const std::string &)> &listed);
   // Removes all that has arrived.
   void discard() noexcept;
