@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import arriving, native_generation
+from support import android_sample, arriving, native_generation
 from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
@@ -473,23 +473,41 @@ def test_a_report_is_merged_and_counts_what_pythons_does(
 # --- Kotlin -------------------------------------------------------------------------------------------------
 
 
+def compile_kotlin(found: Java, made: Path, folders: Sequence[Path]) -> None:
+    path = os.pathsep.join(map(str, found.classes))
+    sources = [path for folder in folders for path in folder.rglob("*.kt")]
+    run(*kotlinc(), "-Werror", "-jvm-target", "1.8", "-cp", path, "-d", made, *sources)
+
+
 @pytest.fixture(scope="module")
 def kotlin(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Java:
-    made = tmp_path_factory.mktemp("kotlin")
-    compiler = kotlinc()
-    found = Java(java.folder, (*java.classes, made, *KOTLIN_JARS))
-    path = os.pathsep.join(map(str, found.classes))
-    sources = [
-        path for name in ("kotlin", "android/kotlin", "tests") for path in (PACKAGE / name).rglob("*.kt")
-    ]
-    run(*compiler, "-Werror", "-jvm-target", "1.8", "-cp", path, "-d", made, *sources)
+    kotlinc()  # skips before anything is compiled
+    stands_in, made = tmp_path_factory.mktemp("android"), tmp_path_factory.mktemp("kotlin")
+    found = Java(java.folder, (*java.classes, stands_in, made, *KOTLIN_JARS))
+    run("javac", "-Xlint:all", "-Werror", "-d", stands_in, *(PACKAGE / "tests" / "android").rglob("*.java"))
+    folders = [PACKAGE / "kotlin", PACKAGE / "android" / "kotlin", PACKAGE / "tests", android_sample.MODEL]
+    compile_kotlin(found, made, folders)
     return found
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TESTS.glob("*Test.kt")))
 def test_in_kotlin(kotlin: Java, bundles: list[str], served: list[str], name: str) -> None:
-    """Android's worker among them, over stand-ins for the classes of WorkManager."""
+    """Android's worker among them, over stand-ins for WorkManager's classes, and what its sample does."""
     kotlin.junit(name, [*bundles, *served])
+
+
+def test_the_sample_application_compiles(kotlin: Java, tmp_path: Path) -> None:
+    """Its screen too, over stand-ins for Android's classes, and with the names that its resources get."""
+    resources, classes, made = (tmp_path / name for name in ("resources", "classes", "made"))
+    for folder in (resources, classes, made):
+        folder.mkdir()
+    manifest = android_sample.with_package(tmp_path / "AndroidManifest.xml")
+    run("aapt", "package", "-f", "-m", "-M", manifest, "-S", android_sample.RESOURCES, "-I",
+        android_sample.framework(), "-J", resources)  # fmt: skip
+    run("javac", "-d", classes, *resources.rglob("*.java"))
+    found = Java(kotlin.folder, (*kotlin.classes, classes))
+    compile_kotlin(found, made, [android_sample.SOURCES])
+    assert (made / "io" / "edgekit" / "sample" / "ChatActivity.class").is_file()
 
 
 # --- the page -----------------------------------------------------------------------------------------------

@@ -1,0 +1,191 @@
+package io.edgekit.sample.model
+
+import io.edgekit.Benchmark
+import io.edgekit.BundleFetch
+import io.edgekit.EdgeKitException
+import io.edgekit.Event
+import io.edgekit.FetchOptions
+import io.edgekit.GenerationSettings
+import io.edgekit.Library
+import io.edgekit.Message
+import io.edgekit.Session
+import io.edgekit.SessionOptions
+import io.edgekit.Tokenizer
+import io.edgekit.events
+import io.edgekit.running
+import io.edgekit.sample.model.ChatState.Work
+import java.io.File
+import java.io.IOException
+import java.io.OutputStream
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.delay
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.MutableStateFlow
+import kotlinx.coroutines.flow.StateFlow
+import kotlinx.coroutines.flow.asStateFlow
+import kotlinx.coroutines.flow.collect
+import kotlinx.coroutines.flow.flow
+import kotlinx.coroutines.flow.update
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.runInterruptible
+
+/**
+ * What the application does: brings a bundle to [folder], answers with it, measures it. It knows nothing of Android, and its
+ * calls, of one thread, return at once; [state] says what becomes of them.
+ *
+ * One piece of work runs at a time, and while it does others are not begun. [stop] ends any of them.
+ */
+class ChatModel(private val folder: File, private val report: File) {
+  private val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO)
+  private val shown = MutableStateFlow(ChatState(hasBundle = hasBundle(), hasReport = report.isFile))
+  private var job: Job? = null
+
+  /** Written by the work alone; read by whoever tells of memory. */
+  @Volatile private var session: Session? = null
+  private var openedWith = 0L
+  private var openedBytes = 0L
+
+  /** The system had memory given back while the application could not be seen, and it is seen again. */
+  @Volatile private var hasReturned = false
+
+  val state: StateFlow<ChatState> = shown.asStateFlow()
+
+  /** Physical memory of the process, twice a second; 0 where the system does not tell. */
+  val memoryBytes: Flow<Long> = flow {
+    while (true) {
+      emit(Library.processBytes())
+      delay(LOOK_MILLISECONDS)
+    }
+  }
+
+  /** Brings the bundle at [address], and goes on with what an earlier fetch of it has left. [stop] pauses it. */
+  fun fetch(address: String) = begin(Work.FETCHING) {
+    BundleFetch.open(folder, FetchOptions(address.trim())).use { fetch ->
+      fetch.running().collect { progress ->
+        shown.update { it.copy(hereBytes = progress.wholeBytes() + progress.arrivedBytes(), totalBytes = progress.totalBytes()) }
+      }
+      close()  // a session reads the bundle that is replaced now
+      fetch.finish()
+    }
+    shown.update { it.copy(hasBundle = true, turns = emptyList()) }
+  }
+
+  /** Answers [question], behind what was said before, in [budget] bytes of memory (0: no limit). */
+  fun ask(question: String, budget: Long) = begin(Work.ANSWERING) {
+    shown.update { it.copy(question = question, canvas = emptyList(), step = 0, tokensPerSecond = null) }
+    val text = StringBuilder()
+    try {
+      val own = opened(budget)
+      val conversation = shown.value.turns + Message.user(question)
+      var canvas = Canvas()
+      val start = System.nanoTime()
+      own.events(conversation, GenerationSettings()).collect { event ->
+        if (event is Event.Text) text.append(event.text())
+        canvas = canvas.with(event)
+        val rate = if (event is Event.Committed) canvas.committed * 1e9 / (System.nanoTime() - start) else null
+        val parts = canvas.parts { own.tokenizer().decode(it, true) }
+        shown.update { it.copy(canvas = parts, step = canvas.step, tokensPerSecond = rate ?: it.tokensPerSecond) }
+      }
+    } finally {
+      // What an answer that was stopped has is kept; one that has nothing is no turn.
+      val turns = if (text.isEmpty()) emptyList() else listOf(Message.user(question), Message.assistant("$text"))
+      shown.update { it.copy(turns = it.turns + turns, question = null, canvas = emptyList()) }
+    }
+  }
+
+  /** Measures the bundle as `edgekit bench` does, in [budget] bytes of memory, and keeps the report for [export]. */
+  fun measure(budget: Long) = begin(Work.MEASURING) {
+    close()  // the measured session has the budget for itself
+    val prompt = Tokenizer.open(folder.path).use { it.prompt(Message.user(MEASURED_QUESTION)) }
+    val benchmark = Benchmark(folder.path).session(options(budget)).runs(1, MEASURED_RUNS)
+    val line = runInterruptible { benchmark.run(prompt, GenerationSettings().maxNewTokens(MEASURED_TOKENS)) }
+    report.writeText(line + "\n")
+    shown.update { it.copy(hasReport = true) }
+  }
+
+  /** Ends what is under way: a fetch goes on later, an answer keeps what it has. */
+  fun stop() {
+    job?.cancel()
+  }
+
+  /** Forgets the conversation. */
+  fun forget() {
+    if (shown.value.work == Work.NONE) shown.update { it.copy(turns = emptyList(), tokensPerSecond = null, message = null) }
+  }
+
+  /** Writes the report to [output] and closes it. */
+  fun export(output: OutputStream) {
+    scope.launch {
+      try {
+        output.use { to -> report.inputStream().use { it.copyTo(to) } }
+      } catch (error: IOException) {
+        tell(error)
+      }
+    }
+  }
+
+  /** Gives memory back; `level` as `ComponentCallbacks2` has it. */
+  fun onTrimMemory(level: Int) {
+    session?.onTrimMemory(level)
+  }
+
+  /** The application is seen again: a session that gave memory back meanwhile is opened anew for the next question. */
+  fun onReturn() {
+    hasReturned = true
+  }
+
+  private fun begin(work: Work, body: suspend () -> Unit) {
+    if (shown.value.work != Work.NONE) return
+    shown.update { it.copy(work = work, message = null) }
+    val own = scope.launch {
+      try {
+        body()
+      } catch (error: EdgeKitException) {
+        tell(error)
+      } catch (error: IllegalArgumentException) {  // of what the user has typed
+        tell(error)
+      } catch (error: IOException) {
+        tell(error)
+      }
+    }
+    job = own
+    own.invokeOnCompletion { shown.update { it.copy(work = Work.NONE) } }  // also where it was stopped before it began
+  }
+
+  private fun opened(budget: Long): Session {
+    val open = session
+    val gaveBack = open != null && open.statistics().pinnedBytes() < openedBytes
+    if (open != null && openedWith == budget && !(gaveBack && hasReturned)) return open
+    close()
+    return Session.open(folder.path, options(budget)).also {
+      hasReturned = false
+      openedWith = budget
+      openedBytes = it.statistics().pinnedBytes()
+      session = it
+    }
+  }
+
+  private fun close() {
+    session?.close()
+    session = null
+  }
+
+  private fun options(budget: Long) = SessionOptions().memoryBytes(budget).canvas(LONGEST_PASS)
+
+  private fun tell(error: Exception) = shown.update { it.copy(message = error.message ?: "$error") }
+
+  private fun hasBundle() = File(folder, "edgekit.json").isFile
+
+  private companion object {
+    const val LOOK_MILLISECONDS = 500L
+
+    /** Tokens that a memory budget has room for in a pass: of families without a causal prefix, prompt and answer. */
+    const val LONGEST_PASS = 512L
+    const val MEASURED_QUESTION = "Why is the sky blue?"
+    const val MEASURED_RUNS = 3
+    const val MEASURED_TOKENS = 64L
+  }
+}

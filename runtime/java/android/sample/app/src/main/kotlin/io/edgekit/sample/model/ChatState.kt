@@ -1,0 +1,28 @@
+package io.edgekit.sample.model
+
+import io.edgekit.Message
+
+/** What the screen shows. */
+data class ChatState(
+  val work: Work = Work.NONE,
+  /** Whether the folder has a bundle. */
+  val hasBundle: Boolean = false,
+  /** Of the bundle that arrives; the total is 0 while it is not known. */
+  val hereBytes: Long = 0,
+  val totalBytes: Long = 0,
+  /** Questions and answers that are over. */
+  val turns: List<Message> = emptyList(),
+  /** The question that is being answered, and how far its answer has resolved. */
+  val question: String? = null,
+  val canvas: List<Canvas.Part> = emptyList(),
+  val step: Long = 0,
+  /** Final tokens of the last answer by the time since it was asked for, encoding of the prompt included. */
+  val tokensPerSecond: Double? = null,
+  /** Whether a report waits to be exported. */
+  val hasReport: Boolean = false,
+  /** How the last work ended where it did not end well: one line. */
+  val message: String? = null,
+) {
+  /** One at a time. */
+  enum class Work { NONE, FETCHING, ANSWERING, MEASURING }
+}

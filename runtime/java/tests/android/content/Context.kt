@@ -1,4 +1,0 @@
-package android.content
-
-/** Stands for Android's. */
-open class Context

@@ -1,0 +1,6 @@
+package android.text;
+
+/** Stands for Android's, with what applications here use of it, by the names and types of its documentation. */
+public interface Spanned extends CharSequence {
+  int SPAN_EXCLUSIVE_EXCLUSIVE = 33;
+}
