@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from test_swift import PACKAGE, parsed, text, walk
@@ -262,6 +263,20 @@ def test_objects_of_the_project_refer_to_each_other() -> None:
     for name in ("INFOPLIST_FILE", "CODE_SIGN_ENTITLEMENTS"):
         assert (APPLICATION / own[0][name]).is_file()
     assert own[0]["PRODUCT_BUNDLE_IDENTIFIER"].startswith("org.example.")
+
+
+def test_the_scheme_builds_the_target() -> None:
+    objects = project()["objects"]
+    (name,) = [name for name, members in objects.items() if members["isa"] == "PBXNativeTarget"]
+    (scheme,) = (PROJECT.parent / "xcshareddata" / "xcschemes").glob("*.xcscheme")
+    built = list(ElementTree.parse(scheme).getroot().iter("BuildableReference"))
+    assert len(built) == 2 and {each.attrib["BlueprintIdentifier"] for each in built} == {name}
+    assert {each.attrib["ReferencedContainer"] for each in built} == {f"container:{PROJECT.parent.name}"}
+    readme = (APPLICATION / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ xcodebuild .*", readme, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert f"-project {PROJECT.parent.name} -scheme {scheme.stem} " in command
 
 
 def test_the_entitlement_is_the_one_of_the_readme() -> None:
