@@ -166,10 +166,11 @@ PROPERTIES = {
     "Attempt": {"open"},
 }
 NAMES = [
-    "Answer", "Arrived", "Attempt", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done",
-    "Draft", "EdgekitError", "Event", "FetchFailed", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
-    "Option", "Prompt", "PromptTooLong", "SearchBranch", "SearchResult", "SearchStatistics", "Statistics",
-    "UnsupportedBundle", "Verifier", "VerifierFailed", "__version__", "fetch", "load",
+    "Answer", "Arrived", "Attempt", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError",
+    "Committed", "Done", "Draft", "EdgekitError", "Event", "FetchFailed", "GenerationEnded",
+    "InvalidOption", "InvalidPrompt", "Message", "Model", "Option", "Prompt", "PromptTooLong",
+    "SearchBranch", "SearchResult", "SearchStatistics", "Statistics", "UnsupportedBundle", "Verifier",
+    "VerifierFailed", "__version__", "fetch", "load",
 ]  # fmt: skip
 
 
