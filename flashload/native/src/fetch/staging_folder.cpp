@@ -45,8 +45,11 @@ fs::path with_end(const fs::path &path, const char *end) {
   return out;
 }
 
-// Left by systems in any folder that somebody has looked at.
-bool is_of_system(const std::string &name) { return name == ".DS_Store" || name == "Thumbs.db" || name == "desktop.ini"; }
+// Left by systems in any folder that somebody has looked at, those below a bundle's too.
+bool is_of_system(const std::string &path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  return name == ".DS_Store" || name == "Thumbs.db" || name == "desktop.ini";
+}
 
 // What a folder is to a fetch, as its mark says.
 constexpr const char *kIsArriving = "arriving\n";
@@ -87,6 +90,16 @@ std::vector<std::string> files_below(const fs::path &folder) {
   return names;
 }
 
+// Every folder below, those within others first. Throws std::filesystem::filesystem_error.
+std::vector<fs::path> folders_below(const fs::path &folder) {
+  std::vector<fs::path> folders;
+  for (const fs::directory_entry &entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_symlink() && entry.is_directory()) folders.push_back(entry.path());
+  }
+  std::reverse(folders.begin(), folders.end());
+  return folders;
+}
+
 [[noreturn]] void refuse(const fs::path &path, const char *doing, const std::error_code &error) {
   fail(EK_WRITE_FAILED, path.u8string(), ": cannot ", doing, " (", error.message(), "); check the folder and its disk");
 }
@@ -102,18 +115,12 @@ void remove_replaced(const fs::path &folder) noexcept {
     } catch (const Error &) {
       // Its manifest is gone already, and it goes behind what it lists.
     }
-    const auto is_its_own = [&names](const std::string &name) { return names.count(name) != 0 || is_of_system(name); };
-    const std::vector<std::string> found = files_below(folder);
-    for (const std::string &name : found) {
-      if (is_its_own(name) && name != kManifestName) fs::remove(folder / fs::u8path(name), error);
+    names.erase(kManifestName);  // last of them: it says which they are
+    for (const std::string &name : files_below(folder)) {
+      if (names.count(name) != 0 || is_of_system(name)) fs::remove(folder / fs::u8path(name), error);
     }
     fs::remove(folder / kManifestName, error);
-    std::vector<fs::path> folders;
-    for (const fs::directory_entry &entry : fs::recursive_directory_iterator(folder)) {
-      if (!entry.is_symlink() && entry.is_directory()) folders.push_back(entry.path());
-    }
-    std::reverse(folders.begin(), folders.end());  // those within others first
-    for (const fs::path &each : folders) fs::remove(each, error);  // where it is empty
+    for (const fs::path &each : folders_below(folder)) fs::remove(each, error);  // where it is empty
   } catch (const std::exception &) {
     return;  // the next fetch goes on with it
   }
@@ -150,9 +157,7 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
   if (!fs::exists(folder_, error) && is_marked(replaced_, kIsReplaced)) rename_folder(replaced_, folder_);
   if (fs::exists(folder_, error)) unmark(folder_);
   if (is_marked(replaced_, kIsReplaced)) remove_replaced(replaced_);
-  if (is_marked(staging_, kIsReplaced)) {
-    remove_replaced(staging_);
-  }
+  if (is_marked(staging_, kIsReplaced)) remove_replaced(staging_);
   if (!fs::exists(staging_, error)) {
     fs::create_directories(staging_, error);
     if (error) refuse(staging_, "be made", error);
@@ -199,7 +204,7 @@ void StagingFolder::require_replaceable() const {
     }
   }
   for (const std::string &name : names) {
-    if (listed.count(name) != 0 || name == kMark || is_of_system(fs::u8path(name).filename().u8string())) continue;
+    if (listed.count(name) != 0 || name == kMark || is_of_system(name)) continue;
     fail(EK_INVALID_ARGUMENT, folder(), ": has ", in_quotes(name),
          has_bundle() ? ", which is no file of its bundle" : ", and is no bundle",
          "; move that away, or give another folder");
@@ -246,18 +251,14 @@ void StagingFolder::switch_over(const std::function<bool(const std::string &)> &
     for (const std::string &name : files_below(staging_)) {
       if (!listed(name) && name != kMark) fs::remove(staging_ / fs::u8path(name));
     }
-    std::vector<fs::path> folders{staging_};
-    for (const fs::directory_entry &entry : fs::recursive_directory_iterator(staging_)) {
-      if (entry.is_directory()) folders.push_back(entry.path());
-    }
-    std::reverse(folders.begin(), folders.end());  // those within others first
-    for (const fs::path &each : folders) {
-      if (each != staging_ && fs::is_empty(each)) {
+    for (const fs::path &each : folders_below(staging_)) {
+      if (fs::is_empty(each)) {
         fs::remove(each);
       } else {
         sync_folder(each);
       }
     }
+    sync_folder(staging_);
   } catch (const fs::filesystem_error &failure) {
     refuse(staging_, "be put in order", failure.code());
   }
