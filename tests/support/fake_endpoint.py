@@ -8,19 +8,18 @@ with FakeEndpoint(lambda messages: "four") as server:
 from __future__ import annotations
 
 import json
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from support.loopback import Loopback
 
 #: Seconds from the request to the first token, and between two tokens.
 FIRST_S, NEXT_S = 0.02, 0.002
 
 
-class FakeEndpoint:
+class FakeEndpoint(Loopback):
     """The server, in threads of this process, while its block lasts. A token is a letter of an answer.
 
     `instead`: by the text of the last message, what is done in place of answering; `key`: the one that it
@@ -37,31 +36,11 @@ class FakeEndpoint:
         class Handler(Answering):
             endpoint = server
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self.listen(Handler)
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/v1"
-
-    def __enter__(self) -> FakeEndpoint:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has enough closes the connection; of everything else the traceback is printed."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+        return f"{self.url}/v1"
 
 
 class Answering(BaseHTTPRequestHandler):

@@ -15,14 +15,13 @@ import base64
 import hashlib
 import json
 import re
-import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from support.loopback import Loopback
 
 LARGE_BYTES = 4096
 TOKEN = "hf_a_token_that_may_write"
@@ -61,7 +60,7 @@ class Repo:
         return self.branches.get(revision, revision if revision in self.commits else None)
 
 
-class FakeHub:
+class FakeHub(Loopback):
     """The server, in threads of this process, while its block lasts."""
 
     def __init__(self, large_bytes: int = LARGE_BYTES) -> None:
@@ -79,13 +78,7 @@ class FakeHub:
             pass
 
         Handler.hub = hub
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        self.listen(Handler)
 
     def add(self, name: str, files: Mapping[str, bytes], branch: str = "main", **facts: Any) -> str:
         """A commit of a repository, which is made if it is not there; returns the commit's id."""
@@ -102,24 +95,6 @@ class FakeHub:
     def requests(self, method: str, ending: str) -> list[Request]:
         """The requests so far whose path ends so; content of large files is asked for under their name."""
         return [r for r in self.log if r.method == method and r.path.endswith(ending)]
-
-    def __enter__(self) -> FakeHub:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has enough closes the connection; of everything else the traceback is printed."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
 
 class Answering(BaseHTTPRequestHandler):

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import unquote
+
+from support.loopback import Loopback
 
 _PART = 64 << 10
 
@@ -53,7 +54,7 @@ class Asked:
 
 
 @dataclass
-class RangeServer:
+class RangeServer(Loopback):
     """The server, in threads of this process, while its block lasts."""
 
     folder: Path
@@ -74,13 +75,7 @@ class RangeServer:
         class Handler(_Answering):
             server_of = owner
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        self.listen(Handler)
 
     def serve_encrypted(self, context: ssl.SSLContext) -> str:
         """Speak TLS from now on; gives the address."""
@@ -108,24 +103,6 @@ class RangeServer:
             total = self.sent
         if self.after_part is not None:
             self.after_part(total)
-
-    def __enter__(self) -> RangeServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 64
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that have enough close their connections."""
 
 
 class _Answering(BaseHTTPRequestHandler):
