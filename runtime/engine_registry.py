@@ -17,7 +17,8 @@ class EngineRow:
     `factory`, as `module:attribute`, opens what `gives` says: an "engine" (`engines.base.Engine`, called with
     folder, manifest and threads), an "executor" of functions of packages (`engines.base.Executor`, called
     with nothing; `bundle.packages` says what the format's bundles are then), or nothing, where the core runs
-    it itself: then it is empty, or called with nothing before the core opens a bundle. `needs` is the module
+    it itself: then it is empty, or called with nothing before the core opens a bundle, and `in_packages` says
+    whether its weights lie in packages. `needs` is the module
     without which it cannot be, which `extra` of the distribution `package` brings; `probe`, where it is
     cheap, is called to find out whether the engine works on this system, and raises what is wrong. `threads`
     tells whether it takes as many threads as it is given; the others' systems decide for themselves.
@@ -29,12 +30,18 @@ class EngineRow:
     title: str
     factory: str
     gives: Literal["engine", "executor", "core"] = "engine"
+    in_packages: bool = False
     needs: str = ""
     extra: str = ""
     package: str = "edgekit"
     probe: str = ""
     threads: bool = False
     by_name: bool = False
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the weights of its bundles lie in packages."""
+        return self.gives == "executor" or self.in_packages
 
     @property
     def install(self) -> str:
@@ -73,7 +80,6 @@ class EngineRow:
 
 _COREML = "edgekit.runtime.engines.coreml:CoremlExecutor"
 _COREAI = "edgekit.runtime.engines.coreai.executor:CoreaiExecutor"
-_QNN = "edgekit.runtime.engines.qnn.executor:QnnExecutor"
 #: Those that come with edgekit.
 OWN = (
     EngineRow(
@@ -155,8 +161,9 @@ OWN = (
         "qnn",
         format="qnn",
         title="ONNX Runtime on Qualcomm's NPU",
-        factory=_QNN,
-        gives="executor",
+        factory="edgekit.runtime.engines.qnn.libraries:load_runtime",
+        gives="core",
+        in_packages=True,
         needs="onnxruntime_qnn",
         extra="qnn",
     ),

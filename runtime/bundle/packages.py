@@ -60,7 +60,7 @@ def packaged(program_format: str) -> bool:
         row = running(program_format)
     except BrokenPlugin:
         return False
-    return row is not None and row.gives == "executor"
+    return row is not None and row.packaged
 
 
 def layout_of(program_format: str) -> str:

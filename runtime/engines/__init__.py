@@ -60,7 +60,7 @@ def create(
             f"{bundle.path}: no engine here runs bundles of format {shown(written)}; "
             f"{supported(written, (row.format for row in ENGINES.working()))}"
         )
-    if (row.gives == "executor") != (bundle.packages is not None):
+    if row.packaged != (bundle.packages is not None):
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', written, ENGINES)}")
     if not planning:
         row.check_asked(name, bundle.path)

@@ -30,7 +30,7 @@ from edgekit.runtime.core_structs import EngineStruct, PassSegmentStruct
 from edgekit.runtime.engines import MakeEngine
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.plug import EnginePlug
-from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.errors import EngineFailed, PromptTooLong
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
 from edgekit.runtime.sampling.asks import Ask, PassRows, Prefix
@@ -63,7 +63,7 @@ _UNLIMITED = 2**64 - 1
 _MOST_POSITIONS = 1 << 22
 #: Of a session, see `ek_session_options`.
 MOST_SEQUENCES = 65536
-_ERRORS = {13: NonFiniteLogits, 19: EngineFailed}
+_ERRORS = {13: NonFiniteLogits, 18: PromptTooLong, 19: EngineFailed}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,12 @@ same codes of weights and activations, generations, units that stream, and packa
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -30,17 +35,19 @@ from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.options import Packaging
 from edgekit.export.formats.qnn import contexts
+from edgekit.export.formats.qnn.provider import provider
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.export.reference import ReferenceModel
+from edgekit.flashload.errors import BundleError, MalformedFile
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engines.qnn.executor import QnnExecutor, provider
 from edgekit.runtime.engines.qnn.programs import WEIGHTS_FILE, model_file
 from edgekit.runtime.engines.qnn.socs import SOCS
-from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.errors import EngineFailed, PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.session.session import plan_session
 from edgekit.tools.cli import main
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
@@ -99,7 +106,7 @@ def test_two_steps_of_a_generation_are_those_of_the_reference(tiny: tuple[Path, 
     with Generator(bundle) as generator:
         loop = prompt_loop(generator, "What is 23 + 45?", Settings(max_new_tokens=16, steps=2))
     with (
-        Session(bundle, executor=QnnExecutor()) as session,
+        Session(bundle) as session,
         coded_activations(QnnPrograms(bundle), model),
     ):
         assert check_loop(session, model, loop, 60) == []
@@ -108,22 +115,15 @@ def test_two_steps_of_a_generation_are_those_of_the_reference(tiny: tuple[Path, 
 def test_streamed_packages_give_what_resident_ones_give(tiny: tuple[Path, ReferenceModel]) -> None:
     bundle, model = tiny
     canvas = np.random.default_rng(4).integers(16, 512, 20)
-    opened: list[str] = []
-
-    class Watched(QnnExecutor):
-        def open(self, path: Path, functions: object) -> object:
-            opened.append(path.name)
-            return super().open(path, functions)  # type: ignore[arg-type]
-
     answers = []
     for resident in (None, 900_000):
-        opened.clear()
-        with Session(bundle, SessionOptions(resident_bytes=resident), executor=Watched()) as session:
+        with Session(bundle, SessionOptions(resident_bytes=resident)) as session:
+            read = [session.counters()["bytes_read"]]
             for _ in range(2):
                 out = session.denoise(canvas, HeadRequest(logits=True))
                 answers.append(out.logits)
-        again = {name for name in opened if opened.count(name) > 1}
-        assert bool(again) == (resident is not None)
+                read.append(session.counters()["bytes_read"])
+        assert (read[2] > read[1] > read[0]) == (resident is not None)
     assert all(np.array_equal(answers[0], other) for other in answers[1:])
     expected = ReferenceDenoiser(model).denoise(canvas, HeadRequest(logits=True)).logits
     assert answers[0] is not None and expected is not None and decibels(answers[0], expected) > 40
@@ -180,6 +180,33 @@ def test_functions_of_a_package_share_weights_in_a_binary(
         assert len(files) == 1 + len(names)
     stored = (package / WEIGHTS_FILE).stat().st_size
     assert stored < sizes[1] < sizes[2] < sizes[1] + stored / 2
+
+
+def test_the_packages_of_the_own_chip_are_opened(chips: Path, tmp_path: Path) -> None:
+    """In place of their sources, of which the emulation makes the same; those of another chip are left."""
+    found = {}
+    for chip in (None, "sm8550", "sm8650"):
+        done = _in_a_process(chips, chip, tmp_path / f"{chip}.npy")
+        assert done.stdout == "loaded\n", done.stderr
+        found[chip] = np.load(tmp_path / f"{chip}.npy")
+    assert np.array_equal(found[None], found["sm8550"]) and np.array_equal(found[None], found["sm8650"])
+    # Which ones are opened is seen where one is damaged.
+    shutil.copytree(chips, tmp_path / "bundle")
+    (binary,) = (tmp_path / "bundle/compiled/sm8550/layers.0").glob("*.bin")
+    binary.write_bytes(bytes(binary.stat().st_size))
+    assert f"layers.0/{binary.name}" in _in_a_process(tmp_path / "bundle", "sm8550").stderr
+    assert _in_a_process(tmp_path / "bundle", "sm8650").returncode == 0
+
+
+def test_a_compiled_program_names_files_beside_it_alone(chips: Path, tmp_path: Path) -> None:
+    shutil.copytree(chips, tmp_path / "bundle")
+    name = "compiled/sm8550/layers.0/t24_p0.ctx.onnx"
+    model = onnx.load(tmp_path / "bundle" / name)
+    (own,) = (a for a in model.graph.node[0].attribute if a.name == "ep_cache_context")
+    own.s = b"../../../edgekit.json"
+    (tmp_path / "bundle" / name).write_bytes(model.SerializeToString())
+    sealing.relist(tmp_path / "bundle", name)
+    assert "names a file that is not beside it" in _in_a_process(tmp_path / "bundle", "sm8550").stderr
 
 
 @pytest.fixture(scope="module")
@@ -290,10 +317,10 @@ def test_names_of_chips() -> None:
 
 def test_programs_of_strangers_are_refused(tiny: tuple[Path, ReferenceModel], tmp_path: Path) -> None:
     """Operators that no export writes, and constants out of other files."""
-    package = tmp_path / "layers.0-1.qnn"
-    shutil.copytree(tiny[0] / "packages/layers.0-1.qnn", package)
-    file = package / model_file("t24_p0", "npu")
-    written = file.read_bytes()
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny[0], bundle)
+    name = f"packages/layers.0-1.qnn/{model_file('t24_p0', 'npu')}"
+    written = (bundle / name).read_bytes()
     for change, said in (
         (lambda m: setattr(m.graph.node[0], "op_type", "Loop"), "uses the operator 'Loop'"),
         (
@@ -307,12 +334,66 @@ def test_programs_of_strangers_are_refused(tiny: tuple[Path, ReferenceModel], tm
     ):
         model = onnx.load_from_string(written)
         change(model)
-        file.write_bytes(model.SerializeToString())
+        (bundle / name).write_bytes(model.SerializeToString())
+        with pytest.raises(BundleError, match=model_file("t24_p0", "npu")):
+            _denoise(bundle)
+        _relist(bundle, name)
         with pytest.raises(EngineFailed, match=said):
-            QnnExecutor().open(package, ["t24_p0"])
-    file.unlink()
-    with pytest.raises(EngineFailed, match="has no function t24_p0"):
-        QnnExecutor().open(package, ["t24_p0"])
+            _denoise(bundle)
+
+
+def _denoise(bundle: Path) -> None:
+    with Session(bundle) as session:
+        session.denoise(np.arange(16, 36), HeadRequest())
+
+
+def _relist(bundle: Path, name: str) -> None:
+    """List a file as it is now, and what its package has with it."""
+
+    def change(table: dict[str, Any]) -> None:
+        for package in table["programs"]["packages"].values():
+            package["bytes"] = sum(table["files"][file]["size"] for file in package["files"])
+
+    sealing.relist(bundle, name)
+    sealing.edit(bundle, change)
+
+
+def test_lengths_that_no_function_has_are_refused(tiny: tuple[Path, ReferenceModel]) -> None:
+    with Session(tiny[0], SessionOptions(canvas=60)) as session:
+        said = "49 positions are more than package layers.0-1 was exported for; its programs take at most 48 "
+        with pytest.raises(PromptTooLong, match=said + "positions: shorten the text or export with longer"):
+            session.denoise(np.arange(16, 65), HeadRequest())
+        assert session.denoise(np.arange(16, 64), HeadRequest()).argmax.shape == (48,)
+
+
+#: Changes of a function's entry, and what is said of them.
+DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "a size": (
+        lambda f: f["inputs"][0].update(shape=[1, 25, 192]),
+        r"has shape \[1, 25, 192\], expected \[1, 24",
+    ),
+    "a size of none": (lambda f: f["inputs"][0].update(shape=[1, 0, 192]), "has a size of 0"),
+    "a type": (lambda f: f["inputs"][0].update(dtype="float16"), "is float16, not float32 or int32"),
+    "tokens": (lambda f: f["inputs"][0].update(dtype="int32"), "is of the wrong type"),
+    "a role": (lambda f: f["inputs"][0].update(role="y"), "input y is not expected"),
+    "one twice": (lambda f: f["inputs"].append(dict(f["inputs"][0])), "is there twice"),
+    "one too few": (lambda f: f["outputs"].pop(), "output v.1 is missing"),
+    "its length": (lambda f: f.update(t=1 << 40), "is for 1099511627776 positions"),
+    "its prefix": (lambda f: f.update(p=8), "prefix_k.0 is missing|expected"),
+    "its kind": (lambda f: f.update(kind="final"), "its functions are of several kinds"),
+}
+
+
+@pytest.mark.parametrize("change,said", DAMAGE.values(), ids=list(DAMAGE))
+def test_the_core_reads_functions_as_strictly(
+    tiny: tuple[Path, ReferenceModel], tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    """Before Python has looked at them: an application has the core alone."""
+    shutil.copytree(tiny[0], tmp_path / "bundle")
+    functions = lambda table: table["programs"]["packages"]["layers.0-1"]["functions"]  # noqa: E731
+    sealing.edit(tmp_path / "bundle", lambda table: change(functions(table)["t24_p0"]))
+    with pytest.raises(MalformedFile, match=f"package layers.0-1.*({said})"):
+        plan_session(cast(Bundle, SimpleNamespace(path=tmp_path / "bundle")), SessionOptions(canvas=24))
 
 
 def test_verify_reads_what_packages_declare(tiny: tuple[Path, ReferenceModel], tmp_path: Path) -> None:
@@ -337,14 +418,21 @@ def test_stdout_is_the_answer_alone(
     tiny: tuple[Path, ReferenceModel], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The emulation writes a remark there when it begins, in a process of its own here."""
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from pathlib import Path; from edgekit.runtime.engines.qnn.executor import QnnExecutor\n"
-        "model = QnnExecutor().open(Path(sys.argv[1]), ['t24_p0']); print('loaded')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tiny[0] / "packages/layers.0-1.qnn")], capture_output=True, text=True
-    )
+    done = _in_a_process(tiny[0], None)
     assert done.stdout == "loaded\n", done.stderr
+
+
+def _in_a_process(bundle: Path, chip: str | None, to: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A pass in a process of its own, whose scores are written to a file."""
+    code = (
+        "import sys; import numpy as np; from edgekit.runtime.engines.qnn.libraries import load_runtime\n"
+        "from edgekit.runtime.sampling import HeadRequest; from edgekit.runtime.session import Session\n"
+        "load_runtime(sys.argv[2] or None)\n"
+        "with Session(sys.argv[1]) as session:\n"
+        "    out = session.denoise(np.arange(16, 36), HeadRequest(logits=True))\n"
+        "if sys.argv[3]: np.save(sys.argv[3], out.logits)\n"
+        "print('loaded')"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, str(bundle), chip or "", str(to or "")], capture_output=True, text=True
+    )

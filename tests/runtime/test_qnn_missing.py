@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import _ctypes
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.qnn import provider
 from edgekit.export.formats.qnn.contexts import check_compiler
 from edgekit.runtime.engine_registry import ENGINES
-from edgekit.runtime.engines.qnn import executor
+from edgekit.runtime.engines.qnn import libraries
 from edgekit.runtime.errors import EngineUnavailable
+
+SAID = "the qnn engine needs onnxruntime-qnn: pip install 'edgekit[qnn]'"
 
 
 @pytest.fixture(autouse=True)
 def unregistered() -> Iterator[None]:
     """As in a process that has not asked for the provider yet."""
-    executor.provider.cache_clear()
+    provider.provider.cache_clear()
     yield
-    executor.provider.cache_clear()
+    provider.provider.cache_clear()
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime_qnn", None)
-    said = "the qnn engine needs onnxruntime-qnn: pip install 'edgekit[qnn]'"
+    monkeypatch.setattr(libraries, "folder_of", lambda package: None)
     with pytest.raises(EngineUnavailable) as caught:
-        executor.QnnExecutor()
-    assert str(caught.value) == said
+        libraries.load_runtime()
+    assert str(caught.value) == SAID
     with pytest.raises(ExportError) as refused:
         check_compiler()
-    assert str(refused.value) == f"--soc compiles with onnxruntime-qnn: {said}"
+    assert str(refused.value) == f"--soc compiles with onnxruntime-qnn: {SAID}"
 
 
 def test_a_row_without_its_package_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +56,27 @@ def test_a_provider_that_finds_nothing(monkeypatch: pytest.MonkeyPatch, broken: 
 
     ort = SimpleNamespace(register_execution_provider_library=register, get_ep_devices=list)
     module = SimpleNamespace(get_library_path=lambda: "none.so")
-    monkeypatch.setattr(executor, "load_onnxruntime", lambda: ort)
+    monkeypatch.setattr(provider, "load_onnxruntime", lambda: ort)
     monkeypatch.setitem(sys.modules, "onnxruntime_qnn", module)
     said = "cannot be loaded: GLIBC_2.35 not found" if broken else "finds neither an NPU nor its emulation"
     with pytest.raises(EngineUnavailable, match=said):
-        executor.QnnExecutor()
+        provider.provider()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes the names of Linux")
+def test_libraries_that_are_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The core says what is wrong with each."""
+    folders = {"onnxruntime": tmp_path / "ort", "onnxruntime_qnn": tmp_path / "qnn"}
+    (tmp_path / "ort/capi").mkdir(parents=True)
+    (tmp_path / "qnn").mkdir()
+    library = _ctypes.__file__
+    for name in ("libQnnHtp.so", "libonnxruntime_providers_qnn.so"):
+        shutil.copy(library, tmp_path / "qnn" / name)
+    monkeypatch.setattr(libraries, "folder_of", folders.get)
+    place = tmp_path / "ort/capi/libonnxruntime.so.1.22.0"
+    place.write_bytes(b"no library")
+    with pytest.raises(EngineUnavailable, match=r"cannot load its libraries: .* cannot be loaded: .*22\.0: "):
+        libraries.load_runtime()
+    shutil.copy(library, place)
+    with pytest.raises(EngineUnavailable, match="libonnxruntime.so.1.22.0: is not ONNX Runtime"):
+        libraries.load_runtime()

@@ -18,11 +18,13 @@ from edgekit.export import ops
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.formats.onnx.ops import quantize_rows
 from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.qnn.provider import provider
 from edgekit.export.models import architecture, complete
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
-from edgekit.runtime.engines.qnn.executor import QnnExecutor
+from edgekit.runtime.engines.qnn.programs import PLACES, Place, model_file
+from edgekit.runtime.engines.qnn.socs import EMULATED, SOCS
 from support.bundles import quantized_reference
 from support.checkpoints import write_checkpoint
 from support.package_bundles import Programs
@@ -33,16 +35,32 @@ Codes = tuple[tuple[float, float], tuple[float, float]]
 
 
 class QnnPrograms(Programs):
-    """Functions of a bundle, each in a session that is opened once."""
+    """Functions of a bundle, each in a session of ONNX Runtime's own bindings that is opened once."""
 
     def __init__(self, bundle: Path) -> None:
         super().__init__(bundle)
-        self._executor, self._opened = QnnExecutor(), dict[str, Any]()
+        self._opened = dict[tuple[str, str], Any]()
 
     def call(self, package: str, function: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if package not in self._opened:
-            self._opened[package] = self._executor.open(self.bundle / self.entries[package]["path"], ())
-        return dict(self._opened[package].call(function, inputs))
+        key = package, function
+        if key not in self._opened:
+            folder = self.bundle / self.entries[package]["path"]
+            (place,) = (each for each in PLACES if (folder / model_file(function, each)).is_file())
+            self._opened[key] = _session(folder / model_file(function, place), place)
+        session = self._opened[key]
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def _session(file: Path, place: Place) -> Any:
+    ort, qnn, devices = provider()
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    if place == "npu":
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        chip = {"backend_path": qnn.get_qnn_htp_path(), "soc_model": str(SOCS[EMULATED].model)}
+        settings.add_provider_for_devices(devices, chip)
+    return ort.InferenceSession(str(file), settings)
 
 
 def options(scheme: Scheme, cut: Packaging, **others: Any) -> ExportOptions:

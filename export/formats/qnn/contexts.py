@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.qnn.provider import provider
 from edgekit.flashload.files import fsync_directory
 from edgekit.flashload.sizes import size
 from edgekit.runtime.child_process import run_tidily
-from edgekit.runtime.engines.qnn.executor import provider
 from edgekit.runtime.engines.qnn.programs import model_file
 from edgekit.runtime.engines.qnn.socs import SOCS
 from edgekit.runtime.errors import EngineUnavailable, one_line

@@ -778,6 +778,30 @@ EK_API ek_status ek_session_open_engine(const char *bundle, const ek_session_opt
  * Only the first call that succeeds has an effect. EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_tvm_load(const char *ffi, const char *runtime) EK_NOEXCEPT;
 
+/* Libraries by which sessions run bundles for Qualcomm's NPU. Paths, or names that the system searches. */
+typedef struct ek_qnn_options {
+  uint32_t struct_size;
+  uint32_t reserved;        /* 0 */
+  const char *onnxruntime;  /* ONNX Runtime 1.22 or later; null: its usual name */
+  const char *provider;     /* its provider for QNN, from version 2 on a library of its own; null: its usual name */
+  const char *backend;      /* QNN's library for the NPU; null: its usual name */
+  const char *chip;         /* such as "sm8650": packages that were compiled for it are opened in place of those that are
+                               compiled when they are opened; null: on Android the chip that the system tells, elsewhere
+                               none */
+  const char *soc_model;    /* the number of the chip that an emulation stands for; null: that of QNN */
+} ek_qnn_options;
+
+/* Loads ONNX Runtime and its provider for QNN into the process, for good, so that sessions run bundles of the format "qnn"
+ * too. Before this was called such bundles are refused (EK_UNSUPPORTED_BUNDLE). ONNX Runtime's reports to its makers are
+ * switched off. Null options: the usual names. Only the first call that succeeds has an effect. EK_INVALID_ARGUMENT,
+ * EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION, EK_ENGINE_FAILED where there is no NPU, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_qnn_load(const ek_qnn_options *options) EK_NOEXCEPT;
+
+/* Whether an ONNX model holds nothing but operators that exports of a format ("onnx", "onnx-gpu", "qnn") write, no graph
+ * within its graph, and no constants in files elsewhere; for engines outside of this library, before they have one loaded.
+ * EK_MALFORMED_FILE, with words that follow the model's name; EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_onnx_check(const void *model, uint64_t bytes, const char *format) EK_NOEXCEPT;
+
 /* What a session takes, or would take, and which weights stay in memory: a value of its own, which the caller gives to
  * ek_plan_close. Any thread may read it. A null plan is EK_INVALID_ARGUMENT everywhere but there. */
 typedef struct ek_plan ek_plan;

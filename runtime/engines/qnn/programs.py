@@ -7,12 +7,11 @@ weights.bin              the constants of all of them
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, get_args
 
 from edgekit.runtime.engines.onnx.programs import WEIGHTS_FILE, check_program
 
-__all__ = ["PLACES", "SUFFIX", "WEIGHTS_FILE", "Place", "check_program", "model_file", "place_of"]
+__all__ = ["PLACES", "SUFFIX", "WEIGHTS_FILE", "Place", "check_program", "model_file"]
 
 #: Where a function is computed.
 Place = Literal["npu", "processor"]
@@ -24,8 +23,3 @@ SUFFIX = ".qnn"
 def model_file(function: str, place: Place) -> str:
     """The name of the file of a function within its package."""
     return f"{function}.{place}.onnx"
-
-
-def place_of(package: Path, function: str) -> Place | None:
-    """Where a function of a package is computed; None if there is none of that name."""
-    return next((place for place in PLACES if (package / model_file(function, place)).is_file()), None)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "error.h"
+#include "onnx/qnn_executor.h"
 #include "session/engine_weights.h"
 #include "session/native_engine.h"
 #include "session/pass.h"
@@ -102,6 +103,7 @@ MakeEngine core_engine(const SessionOptions &options, bool planning) {
   return [threads, planning](Bundle &bundle) -> std::unique_ptr<Engine> {
     const int count = threads != 0 ? threads : usable_cores();
     if (bundle.format() == "tvm") return std::make_unique<TvmEngine>(bundle, bundle.take_programs(), count, planning);
+    if (bundle.format() == qnn::kFormat) return qnn::engine(bundle, planning);
     return std::make_unique<NativeEngine>(bundle, count);
   };
 }

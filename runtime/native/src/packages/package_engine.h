@@ -1,0 +1,73 @@
+// An engine over packages: chooses functions by length, pads what goes in, cuts what comes out.
+//
+// Functions have fixed sizes. Rows and prefix are padded to the smallest function that they fit; the mask hides the padding,
+// and what comes out for padded rows is dropped.
+#ifndef EDGEKIT_PACKAGES_PACKAGE_ENGINE_H
+#define EDGEKIT_PACKAGES_PACKAGE_ENGINE_H
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "packages/package_executor.h"
+#include "packages/package_opener.h"
+#include "session/engine.h"
+
+namespace edgekit {
+
+class PackageEngine final : public Engine {
+ public:
+  using MakeExecutor = std::function<std::unique_ptr<PackageExecutor>(const PackagePrograms &)>;
+
+  // `programs` is the manifest's section, `layout` the one of its packages. The executor is made when the engine opens: not
+  // for planning alone. Throws Error: see PackagePrograms.
+  PackageEngine(const Bundle &bundle, const Json &programs, const std::string &layout, MakeExecutor make);
+  ~PackageEngine() override;
+
+  EngineBytes bytes(const EngineLengths &lengths) const override;
+  void open(const EngineLengths &lengths) override;
+  void layers(const LayersCall &call) override;
+  void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) override;
+  void final(const LoadedUnit &weights, std::int64_t rows, float *x) override;
+  std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
+                                   float *logits) override;
+  void open_begin(const WeightUnit &unit) override { opener_.begin(unit.name); }
+  double open_finish(const WeightUnit &unit) override { return opener_.finish(unit.name); }
+  void close_unit(const WeightUnit &unit) override { opener_.close(unit.name); }
+  std::string numerics() const override { return bundle_.format(); }
+  int threads() const override { return 0; }
+  std::uint64_t scratch_held() const override { return 0; }
+
+ private:
+  class Call;
+  class Head;
+  struct HeadForm {
+    bool samples = false, soft = false, logits = false;
+  };
+
+  const PackageFunction &fitting(const Package &package, std::int64_t rows, const std::vector<std::int64_t> &kept) const;
+  const PackageFunction &fitting_head(const Package &package, std::int64_t rows, const HeadForm &form) const;
+  [[noreturn]] void too_long(const Package &package, std::int64_t rows, std::int64_t kept) const;
+  void layers_of_segment(const LayersCall &call, const LayerSegment &segment);
+  std::unique_ptr<OpenPackage> open_package(const std::string &name);
+  void run(const Package &package, Call &call);
+
+  const Bundle &bundle_;
+  const PackagePrograms programs_;
+  const MakeExecutor make_;
+  std::unique_ptr<PackageExecutor> executor_;
+  std::vector<std::vector<float>> inputs_, outputs_;  // of the call under way, by place
+  std::mutex mutex_;  // the opener's thread and the caller's
+  std::unordered_map<std::string, std::vector<const PackageFunction *>> called_;  // when a package was last open
+  std::unordered_set<std::string> verified_;
+  PackageOpener opener_;  // ends before what it uses
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_PACKAGES_PACKAGE_ENGINE_H
