@@ -24,13 +24,18 @@ from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
+from support.package_bundles import options as package_options
 from support.range_server import Fault, RangeServer
 from test_packaging import TOOLS
 from tokenizers import Tokenizer
 
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.formats.options import Packaging
+from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.bench import ProcessorProbe
 from edgekit.runtime.generation import Generator
+from edgekit.runtime.installed import folder_of
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.tools.bench.mixed_text import lines
 from edgekit.tools.benchmark.cases import Case
@@ -136,9 +141,47 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         yield [f"-Dfetch.{name}={value}" for name, value in found.items()]
 
 
+@pytest.fixture(scope="module")
+def npu(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Properties that NpuTest looks up: none where the emulation of Qualcomm's NPU is not installed."""
+    folder = folder_of("onnxruntime_qnn")
+    if folder is None:
+        return []
+    bundle, question = tmp_path_factory.mktemp("npu") / "bundle", "Copy this: red 7"
+    export(
+        resolve("tiny-llada"), bundle, package_options("qnn", Scheme("mixed4", 32), None, Packaging((64,)))
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "edgekit",
+        "run",
+        bundle,
+        question,
+        "--max-new-tokens",
+        "8",
+        "--steps",
+        "2",
+    ]
+    (library,) = Path(folder.parent, "onnxruntime", "capi").glob("libonnxruntime.so.*")
+    found = {
+        "bundle": bundle,
+        "question": question,
+        "answer": run(sys.executable, "-m", "edgekit", "run", bundle, question, *few).removesuffix("\n"),
+        "onnxruntime": library,
+        "provider": folder / "libonnxruntime_providers_qnn.so",
+        "backend": folder / "libQnnHtp.so",
+    }
+    assert found["answer"]
+    return [f"-Dnpu.{name}={value}" for name, value in found.items()]
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in TESTS.glob("*Test.java")))
-def test_in_java(java: Java, bundles: list[str], served: list[str], name: str) -> None:
-    java.junit(name, [*bundles, *served])
+def test_in_java(
+    java: Java, bundles: list[str], served: list[str], name: str, request: pytest.FixtureRequest
+) -> None:
+    further = request.getfixturevalue("npu") if name == "NpuTest" else []
+    java.junit(name, [*bundles, *served, *further])
 
 
 def test_every_native_method_is_registered() -> None:

@@ -7,19 +7,6 @@
 namespace edgekit {
 namespace {
 
-// Java has a text end with a NUL; null stays null.
-class OptionalText {
- public:
-  OptionalText(JNIEnv *env, jbyteArray text) : is_there_(text != nullptr) {
-    if (is_there_) text_ = bytes(env, text);
-  }
-  const char *get() const noexcept { return is_there_ ? text_.c_str() : nullptr; }
-
- private:
-  bool is_there_;
-  std::string text_;
-};
-
 std::vector<const char *> pointers(const std::vector<std::string> &texts) {
   std::vector<const char *> made;
   for (const std::string &text : texts) made.push_back(text.c_str());

@@ -5,6 +5,22 @@
 namespace edgekit {
 namespace {
 
+void npu_load(JNIEnv *env, jclass, jbyteArray onnxruntime, jbyteArray provider, jbyteArray backend, jbyteArray chip,
+              jbyteArray soc_model) {
+  guarded(env, [&] {
+    const OptionalText library(env, onnxruntime), given_provider(env, provider), given_backend(env, backend);
+    const OptionalText given_chip(env, chip), given_model(env, soc_model);
+    ek_qnn_options options = {};
+    options.struct_size = sizeof options;
+    options.onnxruntime = library.get();
+    options.provider = given_provider.get();
+    options.backend = given_backend.get();
+    options.chip = given_chip.get();
+    options.soc_model = given_model.get();
+    check(env, ek_qnn_load(&options));
+  });
+}
+
 jlong open(JNIEnv *env, jclass, jbyteArray bundle, jlongArray members) {
   return guarded(env, [&] {
     jlong given[6];
@@ -135,7 +151,8 @@ jobject generate(JNIEnv *env, jclass, jlong session, jintArray prompt, jlong see
 }  // namespace
 
 std::vector<JNINativeMethod> session_methods() {
-  return {method("sessionOpen", "([B[J)J", open),
+  return {method("npuLoad", "([B[B[B[B[B)V", npu_load),
+          method("sessionOpen", "([B[J)J", open),
           method("sessionClose", "(J)V", close),
           method("sessionInfo", "(J)Lio/edgekit/SessionInfo;", info),
           method("sessionStatistics", "(J)Lio/edgekit/SessionStatistics;", statistics),

@@ -63,6 +63,19 @@ std::string bytes(JNIEnv *env, jbyteArray array);
 std::vector<std::string> all_bytes(JNIEnv *env, jobjectArray arrays);
 std::vector<std::int64_t> tokens(JNIEnv *env, jintArray array);
 
+// Java has a text end with a NUL; null stays null.
+class OptionalText {
+ public:
+  OptionalText(JNIEnv *env, jbyteArray text) : is_there_(text != nullptr) {
+    if (is_there_) text_ = bytes(env, text);
+  }
+  const char *get() const noexcept { return is_there_ ? text_.c_str() : nullptr; }
+
+ private:
+  bool is_there_;
+  std::string text_;
+};
+
 jbyteArray to_java(JNIEnv *env, std::string_view bytes);
 jintArray to_java(JNIEnv *env, const std::int64_t *ids, std::int64_t count);
 

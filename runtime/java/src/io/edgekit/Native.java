@@ -50,6 +50,9 @@ final class Native {
   /** Text that has become certain; null tokens end the stream. */
   static native byte[] streamPush(long stream, int[] tokens);
 
+  /** Members of ek_qnn_options; each may be null. */
+  static native void npuLoad(byte[] onnxRuntime, byte[] provider, byte[] backend, byte[] chip, byte[] socModel);
+
   /** Members of ek_session_options in their order. */
   static native long sessionOpen(byte[] bundle, long[] options);
 
