@@ -148,21 +148,9 @@ def npu(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     if folder is None:
         return []
     bundle, question = tmp_path_factory.mktemp("npu") / "bundle", "Copy this: red 7"
-    export(
-        resolve("tiny-llada"), bundle, package_options("qnn", Scheme("mixed4", 32), None, Packaging((64,)))
-    )
-    words = [
-        sys.executable,
-        "-m",
-        "edgekit",
-        "run",
-        bundle,
-        question,
-        "--max-new-tokens",
-        "8",
-        "--steps",
-        "2",
-    ]
+    asked = package_options("qnn", Scheme("mixed4", 32), None, Packaging((64,)))
+    export(resolve("tiny-llada"), bundle, asked)
+    few = ("--max-new-tokens", "8", "--steps", "2")
     (library,) = Path(folder.parent, "onnxruntime", "capi").glob("libonnxruntime.so.*")
     found = {
         "bundle": bundle,
