@@ -546,7 +546,7 @@ def test_the_sample_application_compiles(kotlin: Java, tmp_path: Path) -> None:
 
 def test_the_page(java: Java, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
-    program, turns, report, fetching = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
+    program, turns, report, fetching, on_npu = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
     (commands,) = [
         block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "Answer" in block
     ]
@@ -575,3 +575,11 @@ def test_the_page(java: Java, tmp_path: Path) -> None:
     )
     assert last == "llada is here" and told[-1] == f"{total} of {total} bytes"
     assert arriving.contents(tmp_path / "llada") == arriving.contents(newer)
+    (tmp_path / "OnNpu.java").write_text(
+        "import io.edgekit.*;\n\npublic class OnNpu {\n"
+        "  static class Info { String nativeLibraryDir; }\n"
+        "  static class Os { static void setenv(String name, String value, boolean overwrite) {} }\n"
+        "  static Info getApplicationInfo() { return new Info(); }\n\n"
+        f"  static void run() {{\n{on_npu}\n  }}\n}}\n"
+    )
+    run("javac", "-cp", java.classes[0], "-d", tmp_path / "on-npu", "OnNpu.java", cwd=tmp_path)
