@@ -1,5 +1,5 @@
 // Fuzz target of everything that reads a file from elsewhere: JSON, the flash file's header, the manifest, lists of
-// bundles. Whatever the bytes are, a parser returns what its callers rely on or throws Error with one printable line.
+// bundles, ONNX models. Whatever the bytes are, a parser returns what its callers rely on or throws Error with one printable line.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,10 +12,14 @@
 #include "fuzz_target.h"
 #include "json.h"
 #include "manifest_reader.h"
+#include "onnx/program_check.h"
 
 namespace {
 
 using edgekit::Json;
+
+// A graph with a node "Abs" and a constant in weights.bin.
+const std::string kOnnxModel("\x3a\x24\x0a\x05\x22\x03" "Abs" "\x2a\x1b\x6a\x17\x0a\x08" "location" "\x12\x0b" "weights.bin" "\x70\x01", 38);
 
 template <typename Function>
 void guarded(Function function) {
@@ -153,7 +157,7 @@ const char *const kBundleSet = R"({"schema_version": 2, "bundles": [{"path": "a/
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char *>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
       guarded([&] { visit(Json::parse(text, "text")); });
       break;
@@ -174,6 +178,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     case 3:
       parse_manifest(text);
       break;
+    case 4:
+      guarded([&] { edgekit::check_onnx(text, "qnn"); });
+      guarded([&] { edgekit::check_context(text, {"a.bin"}); });
+      break;
     default:
       parse_bundle_set(text);
   }
@@ -186,7 +194,8 @@ std::vector<std::string> edgekit_testing::fuzz_seeds() {
       std::string(1, '\0') + "[[[[[[[[9223372036854775807, -9223372036854775808, 1e308]]]]]]]]",
       std::string(1, '\1') + kHeader,
       std::string(1, '\3') + kManifest,
-      std::string(1, '\4') + kBundleSet,
+      std::string(1, '\5') + kBundleSet,
+      std::string(1, '\4') + kOnnxModel,
   };
   std::string file = kHeader;
   file.resize(16384 - 8, ' ');
