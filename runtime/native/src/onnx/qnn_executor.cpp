@@ -159,8 +159,9 @@ std::unique_ptr<ort::Program> QnnExecutor::program(const Package &package, const
   ort::Settings settings = {{"session.load_model_format", "ONNX"}};
   // What the NPU does not take is an error, and not the processor's without a word.
   if (on_npu) settings.emplace_back("session.disable_cpu_ep_fallback", "1");
-  // Functions of a package share the weights of its binary.
-  if (is_compiled && package.functions.size() > 1) settings.emplace_back("ep.share_ep_contexts", "1");
+  // ep.share_ep_contexts would have functions of a binary share its weights, and is left alone: what one session leaves for
+  // another to take is known by its name in the whole process, where packages that are opened again, and other bundles, have
+  // the same names.
   try {
     return runtime->open(folder_ + "/" + file, settings, is_compiled ? &told : on_npu ? &told_of_sources : nullptr);
   } catch (const Error &error) {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "bundle_folder.h"
 #include "error.h"
 #include "kernels/noise.h"
 #include "session/head_join.h"
@@ -137,7 +136,10 @@ EngineBytes PackageEngine::bytes(const EngineLengths &lengths) const {
   return out;
 }
 
-void PackageEngine::open(const EngineLengths &) { executor_ = make_(programs_); }
+void PackageEngine::open(const EngineLengths &) {
+  files_ = std::make_unique<BundleFolder>(bundle_.path());
+  executor_ = make_(programs_);
+}
 
 // Files are compared with their checksums before a system parses them, the first time: some end the process over one that
 // they cannot read. The functions called when the package was last open are made ready.
@@ -151,8 +153,7 @@ std::unique_ptr<OpenPackage> PackageEngine::open_package(const std::string &name
     known = verified_.count(name) != 0;
   }
   if (!known) {
-    const BundleFolder files(bundle_.path());
-    for (const std::string &file : executor_->files(package)) files.check(file);
+    for (const std::string &file : executor_->files(package)) files_->check(file);
     std::lock_guard<std::mutex> lock(mutex_);
     verified_.insert(name);
   }

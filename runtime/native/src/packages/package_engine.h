@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "bundle_folder.h"
 #include "packages/package_executor.h"
 #include "packages/package_opener.h"
 #include "session/engine.h"
@@ -61,6 +62,7 @@ class PackageEngine final : public Engine {
   const PackagePrograms programs_;
   const MakeExecutor make_;
   std::unique_ptr<PackageExecutor> executor_;
+  std::unique_ptr<BundleFolder> files_;
   std::vector<std::vector<float>> inputs_, outputs_;  // of the call under way, by place
   std::mutex mutex_;  // the opener's thread and the caller's
   std::unordered_map<std::string, std::vector<const PackageFunction *>> called_;  // when a package was last open
