@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgekit.export.checkpoint import Checkpoint
-from edgekit.export.errors import ExportError
 from edgekit.export.output_folder import Claimed, claim, examine, resumable
 from edgekit.export.pipeline import (
     ExportOptions,
@@ -86,7 +85,8 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     """
     options, weights = plans[0].options, plans[0].weights_file
     found = check_output(plans, output, _folders(plans))
-    members = sorted((_member(plan) for plan in plans), key=_age, reverse=True)
+    # A device takes the first that it runs: of the same age, what fewer devices run goes before the first format.
+    members = sorted((_member(plan) for plan in reversed(plans)), key=_age, reverse=True)
     folder = claim(output, weights, found, overwrite=options.overwrite, several=True)
     if folder.found is not None and folder.found.whole:
         # It is this export's, which has been checked: an unfinished one from here on.
@@ -122,11 +122,9 @@ def _claim_member(folder: Claimed, plan: ExportPlan) -> Claimed:
 
 def _member(plan: ExportPlan) -> Member:
     name = plan.options.format
-    minimum = plan.format.minimum_os()
-    if minimum is None:
-        raise ExportError(f"format {name} runs on every system; it is exported by itself")
-    return Member(name, name, dict(minimum))
+    return Member(name, name, dict(plan.format.minimum_os() or {}))
 
 
 def _age(member: Member) -> tuple[int, ...]:
-    return bundle_set.version(member.minimum_os["ios"])
+    """The first iOS that runs a bundle, to be compared; empty where every version does."""
+    return tuple(int(part) for part in member.minimum_os.get("ios", "").split(".") if part)

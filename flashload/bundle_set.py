@@ -1,41 +1,53 @@
 """bundles.json: several bundles of one model in one folder, one for each format.
 
     {
-      "schema_version": 2,
-      "bundles": [{"path", "format", "minimum_os": {"ios", "macos"}}, ...], those for the newest systems first
+      "schema_version": 3,
+      "bundles": [{"path", "format", "minimum_os": {"ios", "macos"}}, ...], the first that runs is to be taken
       "files":   relative path -> {"size", "sha256", "xxh3"} of files beside them, and of their manifests
     }
 
-Each `path` is a folder with a whole bundle, see `manifest`. While bundles are being written the file has
-another name, so that a set that is not whole does not look like one. A folder with a manifest of its own is
-one bundle, whatever else lies there.
+Each `path` is a folder with a whole bundle, see `manifest`. A system that `minimum_os` does not name runs the
+bundle in any version, and bundles for newer versions stand before others. While bundles are being written the
+file has another name, so that a set that is not whole does not look like one. A folder with a manifest of its
+own is one bundle, whatever else lies there.
+
+The core reads the file, checks it and chooses, see "Several bundles of a model" in `edgekit.h`. Here is what
+goes through all bundles of a set, and what writes it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, byref, c_char_p, c_int32, c_uint64, create_string_buffer
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgekit.flashload.bundle_folder import check_folder_file, read_folder_file
-from edgekit.flashload.errors import MalformedFile, UnsupportedVersion, quoted
+from edgekit.flashload import _native
+from edgekit.flashload.bundle_folder import read_folder_file
+from edgekit.flashload.errors import OpenFailed
 from edgekit.flashload.files import write_atomic
-from edgekit.flashload.manifest import MANIFEST_NAME, FileEntry, is_inside, parse_entry
-from edgekit.flashload.strictjson import loads_strict
+from edgekit.flashload.manifest import FileEntry
+from edgekit.flashload.structs import ChooseOptionsStruct, texts
 
 SET_NAME = "bundles.json"
 PARTIAL_NAME = SET_NAME + ".partial"
-SCHEMA_VERSION = 2
-SYSTEMS = ("ios", "macos")
+SCHEMA_VERSION = 3
 _MAX_BYTES = 1 << 20
+_SET = 2  # EK_FOLDER_BUNDLES
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "ek_folder_look": (c_char_p, POINTER(c_int32)),
+    "ek_bundle_choose": (c_char_p, POINTER(ChooseOptionsStruct), c_char_p, c_uint64, POINTER(c_uint64)),
+    "ek_bundle_list_check": (c_char_p, c_uint64, c_char_p),
+}
 
 
 @dataclass(frozen=True)
 class Member:
-    """A bundle of the set: its folder, and the first version of each system that runs it, e.g. "26.4"."""
+    """A bundle of the set: its folder, and the first version of systems that runs it, e.g. "26.4"."""
 
     path: str
     format: str
@@ -52,17 +64,37 @@ class BundleSet:
 
 def is_set(folder: str | Path) -> bool:
     """Whether the folder holds a whole set."""
-    folder = Path(folder)
-    # These two answer for any name, one that no system takes too.
-    return os.path.isfile(folder / SET_NAME) and not os.path.exists(folder / MANIFEST_NAME)
+    kind = c_int32()
+    try:
+        path = _native.path_bytes(folder)
+    except OpenFailed:  # a name that no folder has
+        return False
+    _native.check(_native.functions(_SIGNATURES).ek_folder_look(path, byref(kind)))
+    return kind.value == _SET
 
 
-def version(text: str) -> tuple[int, ...]:
-    """A version of a system, to be compared. Raises ValueError for other than numbers with dots."""
-    parts = text.split(".")
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ValueError(f"{quoted(text, 40)} is no version")
-    return tuple(map(int, parts))
+def choose(
+    folder: str | Path, formats: Sequence[str], system: tuple[str, str] | None = None, *, listed: bool = False
+) -> Path:
+    """The folder of the first bundle of a set whose format is one of `formats` and that `system`, a name and
+    a version, runs; its manifest is the one that was written with the set. With `listed` bundles.json alone
+    need be there. A folder of one bundle is returned as it is.
+
+    Raises UnsupportedBundle where the set has none, OpenFailed for a folder without bundles, or BundleError.
+    """
+    library = _native.functions(_SIGNATURES)
+    options = ChooseOptionsStruct(
+        format_count=len(formats),
+        formats=texts(formats),
+        system=system[0].encode() if system else None,
+        system_version=system[1].encode() if system else None,
+        listed=listed,
+    )
+    where, size = _native.path_bytes(folder), c_uint64()
+    _native.check(library.ek_bundle_choose(where, byref(options), None, 0, byref(size)))
+    room = create_string_buffer(size.value)
+    _native.check(library.ek_bundle_choose(where, byref(options), room, size.value, byref(size)))
+    return Path(os.fsdecode(room.raw[: size.value]))
 
 
 def load(folder: str | Path, name: str = SET_NAME) -> BundleSet:
@@ -71,43 +103,16 @@ def load(folder: str | Path, name: str = SET_NAME) -> BundleSet:
 
 
 def loads(data: bytes, where: str) -> BundleSet:
-    """Parse and check; `where` names the file in messages. Raises UnsupportedVersion or MalformedFile."""
-    table = loads_strict(data, where)
-    if not isinstance(table, dict) or "schema_version" not in table:
-        raise MalformedFile(f"{where}: is not edgekit's: it has no schema_version")
-    found = table["schema_version"]
-    if type(found) is not int or found != SCHEMA_VERSION:
-        raise UnsupportedVersion(
-            f"{where}: schema version {str(found)[:40]}, this edgekit reads {SCHEMA_VERSION}; "
-            "update edgekit or export the bundles again"
-        )
-    try:
-        _exactly(table, {"schema_version": int, "bundles": list, "files": dict}, "the file")
-        members = tuple(_member(entry) for entry in table["bundles"])
-        if not members:
-            raise ValueError("lists no bundles")
-        for key in ("path", "format"):
-            if len({getattr(member, key) for member in members}) < len(members):
-                raise ValueError(f"two bundles have the same {key}")
-        ages = [version(member.minimum_os["ios"]) for member in members]
-        if ages != sorted(ages, reverse=True):
-            raise ValueError("bundles for newer systems must come before others")
-    except ValueError as error:
-        raise MalformedFile(f"{where}: {error}; copy or export the folder again") from None
-    return BundleSet(members, {n: parse_entry(n, value, where) for n, value in table["files"].items()})
-
-
-def check_member(folder: str | Path, bundles: BundleSet, member: Member) -> None:
-    """Check that a bundle of the set is the one that was written with it, and that it lies in the folder.
-
-    Raises BundleError.
+    """A set as objects, whose text the core has compared with the rules of the file. `where` names it in
+    messages. Raises UnsupportedVersion or MalformedFile.
     """
-    name = f"{member.path}/{MANIFEST_NAME}"
-    if name not in bundles.files:
-        where = Path(folder) / SET_NAME
-        raise MalformedFile(f"{where}: does not list {quoted(name)}; export the folder again")
-    entry = bundles.files[name]
-    check_folder_file(folder, name, entry.size, entry.xxh3)
+    library = _native.functions(_SIGNATURES)
+    _native.check(library.ek_bundle_list_check(data, len(data), where.encode(errors="replace")))
+    table = json.loads(data)
+    return BundleSet(
+        tuple(Member(**entry) for entry in table["bundles"]),
+        {name: FileEntry(**entry) for name, entry in table["files"].items()},
+    )
 
 
 def save(bundles: BundleSet, folder: Path, name: str = SET_NAME) -> None:
@@ -122,27 +127,3 @@ def save(bundles: BundleSet, folder: Path, name: str = SET_NAME) -> None:
     data = (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode()
     loads(data, name)
     write_atomic(folder / name, data)
-
-
-def _member(entry: Any) -> Member:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{quoted(entry, 40)} is no bundle")
-    _exactly(entry, {"path": str, "format": str, "minimum_os": dict}, "a bundle")
-    path, systems = entry["path"], entry["minimum_os"]
-    if not is_inside(path):
-        raise ValueError(f"{quoted(path)} is not a plain relative path below the folder")
-    _exactly(systems, dict.fromkeys(SYSTEMS, str), f"minimum_os of {quoted(path)}")
-    for text in systems.values():
-        version(text)
-    return Member(path, entry["format"], systems)
-
-
-def _exactly(table: Mapping[str, Any], kinds: Mapping[str, type], what: str) -> None:
-    """Check that these keys are there and no others. Raises ValueError."""
-    if table.keys() != kinds.keys():
-        raise ValueError(
-            f"{what} must have exactly {', '.join(kinds)}, not {', '.join(map(str, table))[:80]}"
-        )
-    for key, kind in kinds.items():
-        if not isinstance(table[key], kind):
-            raise ValueError(f"{key} of {what} is {quoted(table[key], 40)}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgekit.flashload import _native
 from edgekit.flashload.errors import Cancelled
-from edgekit.flashload.structs import FetchInfoStruct, FetchOptionsStruct, FetchRequestStruct
+from edgekit.flashload.structs import FetchInfoStruct, FetchOptionsStruct, FetchRequestStruct, texts
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_fetch_open": (c_char_p, POINTER(FetchOptionsStruct), POINTER(c_void_p)),
@@ -96,10 +96,10 @@ class Fetch:
         library = self._library = _native.functions(_SIGNATURES, "ek_fetch_close")
         options = FetchOptionsStruct(
             source_count=len(sources),
-            sources=_texts(sources),
+            sources=texts(sources),
             sha256=None if sha256 is None else sha256.encode(errors="replace"),
             format_count=len(formats),
-            formats=_texts(formats),
+            formats=texts(formats),
             compare=compare,
             system=system[0].encode() if system else None,
             system_version=system[1].encode() if system else None,
@@ -186,7 +186,3 @@ class Fetch:
         info = FetchInfoStruct()
         _native.check(self._library.ek_fetch_get_info(self._handle, byref(info)))
         return info
-
-
-def _texts(given: Sequence[str]) -> Any:
-    return (c_char_p * len(given))(*(text.encode(errors="replace") for text in given)) if given else None

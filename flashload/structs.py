@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64
 from typing import Any
 
@@ -12,6 +13,11 @@ class Struct(ctypes.Structure):
 
     def __init__(self, **members: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(self), **members)
+
+
+def texts(given: Sequence[str]) -> Any:
+    """An array of texts for a struct; None for none."""
+    return (c_char_p * len(given))(*(text.encode(errors="replace") for text in given)) if given else None
 
 
 class FlashInfoStruct(Struct):
@@ -47,6 +53,15 @@ class TensorStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("dtype", c_char_p),
         ("shape", POINTER(c_int64)), ("offset", c_uint64), ("bytes", c_uint64),
+    )  # fmt: skip
+
+
+class ChooseOptionsStruct(Struct):
+    """`ek_choose_options`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("format_count", c_int32), ("formats", POINTER(c_char_p)),
+        ("system", c_char_p), ("system_version", c_char_p), ("listed", c_int32), ("reserved", c_int32),
     )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ class EngineRow:
     cheap, is called to find out whether the engine works on this system, and raises what is wrong. `threads`
     tells whether it takes as many threads as it is given; the others' systems decide for themselves.
     `by_name`: it runs machine code of the bundle's, so it is used where it is asked for by name alone.
+    `machines` are those, as `platform.machine` names them, that it is made for; it emulates them elsewhere,
+    where of several bundles of a model others are taken first. Empty: it is made for all.
     """
 
     name: str
@@ -37,6 +39,7 @@ class EngineRow:
     probe: str = ""
     threads: bool = False
     by_name: bool = False
+    machines: tuple[str, ...] = ()
 
     @property
     def packaged(self) -> bool:
@@ -166,6 +169,7 @@ OWN = (
         in_packages=True,
         needs="onnxruntime_qnn",
         extra="qnn",
+        machines=("aarch64", "arm64", "ARM64"),
     ),
 )
 ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})

@@ -6,7 +6,6 @@ import platform
 from pathlib import Path
 
 from edgekit.flashload import bundle_set
-from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.names import unknown
 from edgekit.runtime.engine_registry import ENGINES
 from edgekit.runtime.errors import UnsupportedBundle
@@ -37,9 +36,9 @@ def format_of(engine: str) -> str:
     return engine if row is None else row.format
 
 
-def choose(path: str | Path, engine: str | None = None) -> Path:
+def choose(path: str | Path, engine: str | None = None, *, listed: bool = False) -> Path:
     """The folder of the bundle to run: `path` itself, or of a set the one for `engine`, or by default the
-    first that this system runs.
+    first that this system runs. With `listed` bundles.json alone need be there.
 
     Raises:
         UnsupportedBundle: the set has none. InvalidOption: there is no such engine. BundleError: its
@@ -49,34 +48,18 @@ def choose(path: str | Path, engine: str | None = None) -> Path:
     path = Path(path)
     if not bundle_set.is_set(path):
         return path
-    bundles = bundle_set.load(path)
-    chosen = fitting(bundles, engine, path)
-    bundle_set.check_member(path, bundles, chosen)
-    return path / chosen.path
+    if engine is not None:  # on any system: who insists may know better
+        return bundle_set.choose(path, [format_of(engine)], listed=listed)
+    version = platform.mac_ver()[0]
+    # Elsewhere than on macOS the newest is as good as any: of the runtimes for packages, that of the newest is
+    # the one that other systems may have.
+    return bundle_set.choose(path, _formats(), ("macos", version) if version else None, listed=listed)
 
 
-def fitting(bundles: BundleSet, engine: str | None, path: Path) -> Member:
-    """The bundle of the set in folder `path` for `engine`, or by default the first that this system runs.
-
-    Raises UnsupportedBundle where there is none.
-    """
-    members = bundles.members
-    wanted = None if engine is None else format_of(engine)
-    found = [m for m in members if m.format == wanted or (wanted is None and _runs_here(m))]
-    if found:
-        return found[0]
-    if engine is not None:
-        known = " and ".join(m.format for m in members)
-        raise UnsupportedBundle(
-            f"{path}: holds bundles for {known}, not for {engine}; export it with --format {wanted}"
-        )
-    oldest, system = members[-1].minimum_os["macos"], platform.mac_ver()[0]
-    raise UnsupportedBundle(f"{path}: its bundles are for macOS {oldest} and later, this is macOS {system}")
-
-
-def _runs_here(member: Member) -> bool:
-    """Whether the system is new enough. Elsewhere than on macOS the newest is as good as any: of the runtimes
-    for packages, that of the newest is the one that other systems may have.
-    """
-    system = platform.mac_ver()[0]
-    return not system or bundle_set.version(member.minimum_os["macos"]) <= bundle_set.version(system)
+def _formats() -> list[str]:
+    """Formats of bundles that an engine runs here without being asked for by name."""
+    here = platform.machine()
+    rows = [
+        row for row in ENGINES.working() if not row.by_name and (here in row.machines or not row.machines)
+    ]
+    return list(dict.fromkeys(row.format for row in rows))

@@ -10,7 +10,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import BundleError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bundle.choice import check_engine, check_written_for, fitting
+from edgekit.runtime.bundle.choice import check_engine, check_written_for, choose
 from edgekit.runtime.engine_registry import ENGINES, running
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import UnsupportedBundle
@@ -91,11 +91,11 @@ def _member(repository: Repository, engine: str | None) -> str:
     if bundle_set.SET_NAME not in files:
         raise _not_a_bundle(repository)
     repository.get(bundle_set.SET_NAME)
-    bundles = bundle_set.load(repository.folder)
-    member = fitting(bundles, engine, repository.folder)
-    repository.get(f"{member.path}/{MANIFEST_NAME}")
-    bundle_set.check_member(repository.folder, bundles, member)
-    return member.path + "/"
+    folder = repository.folder
+    member = choose(folder, engine, listed=True).relative_to(folder).as_posix()
+    repository.get(f"{member}/{MANIFEST_NAME}")
+    choose(folder, engine)  # the manifest is the one that bundles.json lists
+    return member + "/"
 
 
 def _not_a_bundle(repository: Repository) -> HubError:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from edgekit.flashload.errors import (
     OpenFailed,
     UnsupportedVersion,
 )
-from edgekit.flashload.manifest import FileEntry
+from edgekit.flashload.manifest import FileEntry, file_entry
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.choice import choose
 from edgekit.runtime.errors import UnsupportedBundle
@@ -52,7 +53,7 @@ def test_what_is_written_is_read(folder: Path) -> None:
     assert bundle_set.load(folder) == SET and bundle_set.is_set(folder)
     # A reader of another language relies on these names.
     assert json.loads((folder / "bundles.json").read_text()) == {
-        "schema_version": 2,
+        "schema_version": 3,
         "bundles": [
             {"path": "coreai", "format": "coreai", "minimum_os": {"ios": "27", "macos": "27"}},
             {"path": "coreml", "format": "coreml", "minimum_os": {"ios": "18", "macos": "15.4"}},
@@ -70,7 +71,7 @@ def changed(*keys: Any, to: Any) -> bytes:
     table: Any = json.loads(
         json.dumps(
             {
-                "schema_version": 2,
+                "schema_version": 3,
                 "bundles": [vars(NEW), vars(OLD)],
                 "files": {name: vars(entry) for name, entry in SET.files.items()},
             }
@@ -92,28 +93,33 @@ def changed(*keys: Any, to: Any) -> bytes:
         (b"", MalformedFile, "not valid JSON"),
         (b"[]", MalformedFile, "has no schema_version"),
         (b'{"schema_version": 1, "schema_version": 1}', MalformedFile, "appears twice"),
-        (changed("schema_version", to=1), UnsupportedVersion, "schema version 1, this edgekit reads 2"),
-        (changed("schema_version", to=True), UnsupportedVersion, "True"),
+        (changed("schema_version", to=1), UnsupportedVersion, "schema version 1, this edgekit reads 3"),
+        (changed("schema_version", to=True), UnsupportedVersion, "schema version unknown"),
         (changed("bundles", to=[]), MalformedFile, "lists no bundles"),
-        (changed("bundles", to={}), MalformedFile, "bundles of the file is '{}'"),
-        (changed("bundles", to=["coreml"]), MalformedFile, "'coreml' is no bundle"),
+        (changed("bundles", to={}), MalformedFile, "bundles must be a list"),
+        (changed("bundles", to=["coreml"]), MalformedFile, "a bundle is not an object"),
         (changed("bundles", 1, to=vars(NEW)), MalformedFile, "two bundles have the same path"),
         (changed("bundles", 1, "format", to="coreai"), MalformedFile, "the same format"),
         (changed("bundles", to=[vars(OLD), vars(NEW)]), MalformedFile, "newer systems must come before"),
-        (changed("bundles", 0, "path", to=None), MalformedFile, "must have exactly path, format, minimum_os"),
         (
-            changed("bundles", 0, "path", to="../other"),
+            changed("bundles", 0, "minimum_os", to={"ios": "27"}),
             MalformedFile,
-            "'../other' is not a plain",
+            "newer systems must come before",
         ),
+        (changed("bundles", 0, "path", to=None), MalformedFile, "a bundle has no path"),
+        (changed("bundles", 0, "path", to="../other"), MalformedFile, "'../other' is not a plain"),
         (changed("bundles", 0, "path", to="/tmp"), MalformedFile, "'/tmp' is not a plain relative path"),
-        (changed("bundles", 0, "size", to=5), MalformedFile, "size"),
-        (changed("bundles", 0, "format", to=7), MalformedFile, "format of a bundle is '7'"),
-        (changed("bundles", 0, "minimum_os", to={"ios": "27"}), MalformedFile, "exactly ios, macos"),
+        (changed("bundles", 0, "size", to=5), MalformedFile, "members that this edgekit does not know"),
+        (changed("bundles", 0, "format", to=7), MalformedFile, "format of a bundle is no text"),
+        (changed("bundles", 0, "minimum_os", "tvos", to="27"), MalformedFile, "minimum_os names 'tvos'"),
         (changed("bundles", 0, "minimum_os", "macos", to="27.x"), MalformedFile, "'27.x' is no version"),
-        (changed("bundles", 0, "minimum_os", "ios", to=27), MalformedFile, "is '27'"),
+        (
+            changed("bundles", 0, "minimum_os", "ios", to=27),
+            MalformedFile,
+            "minimum_os of a bundle is no text",
+        ),
         (changed("bundles", 0, "minimum_os", "ios", to=""), MalformedFile, "'' is no version"),
-        (changed("files", "README.md", "size", to=-1), MalformedFile, "bad size"),
+        (changed("files", "README.md", "size", to=-1), MalformedFile, "size"),
         (changed("files", "../x", to=vars(SET.files["README.md"])), MalformedFile, "inside the bundle"),
     ],
 )
@@ -124,11 +130,6 @@ def test_a_damaged_file_is_one_line(folder: Path, data: bytes, kind: type[Bundle
             read(folder)
         (line,) = str(caught.value).splitlines()
         assert line.startswith(str(folder / "bundles.json")) and said in line
-
-
-def test_versions_are_compared_as_numbers() -> None:
-    order = ["9", "15", "15.4", "15.10", "26", "26.0.1"]
-    assert sorted(reversed(order), key=bundle_set.version) == order
 
 
 @pytest.mark.parametrize(
@@ -153,12 +154,59 @@ def test_the_newest_bundle_that_runs_is_taken(
 
 def test_a_system_or_engine_without_a_bundle_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), ""))
-    with pytest.raises(UnsupportedBundle, match="are for macOS 15.4 and later, this is macOS 15.3"):
+    with pytest.raises(UnsupportedBundle) as caught:
         choose(folder)
-    with pytest.raises(
-        UnsupportedBundle, match="holds bundles for coreai and coreml, not for native; .*--format native"
-    ):
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{folder}/bundles.json: none of its bundles runs here: ")
+    assert "'coreai' is for macos 27 and later, 'coreml' is for macos 15.4 and later; " in line
+    assert line.endswith(" on macos 15.3; export one for that")
+    with pytest.raises(UnsupportedBundle, match="'coreml' is for 'coreml'; wanted is native; export one"):
         choose(folder, "native")
+
+
+def two_bundles(folder: Path, *members: Member) -> Path:
+    files = {}
+    for member in members:
+        (folder / member.path).mkdir(parents=True)
+        (folder / member.path / "edgekit.json").write_text(member.format)
+        name = f"{member.path}/edgekit.json"
+        files[name] = file_entry(folder / name)
+    bundle_set.save(BundleSet(members, files), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("machine", "engine", "taken"),
+    [
+        ("aarch64", None, "npu"),
+        ("x86_64", None, "cpu"),
+        ("x86_64", "qnn", "npu"),
+        ("aarch64", "native", "cpu"),
+    ],
+)
+def test_what_an_engine_emulates_is_taken_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, engine: str | None, taken: str
+) -> None:
+    folder = two_bundles(tmp_path / "set", Member("npu", "qnn", {}), Member("cpu", "native", {}))
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert choose(folder, engine) == folder / taken
+
+
+def test_machine_code_is_taken_by_name(tmp_path: Path) -> None:
+    folder = two_bundles(tmp_path / "set", Member("code", "tvm", {}), Member("cpu", "native", {}))
+    assert (choose(folder), choose(folder, "tvm")) == (folder / "cpu", folder / "code")
+
+
+def test_bundles_that_are_listed_need_not_be_there(folder: Path) -> None:
+    shutil.rmtree(folder / "coreml")
+    assert choose(folder, "coreml", listed=True) == folder / "coreml"
+    with pytest.raises(OpenFailed, match="coreml/edgekit.json: is missing"):
+        choose(folder, "coreml")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "none", ""])
+def test_no_name_of_a_folder_is_refused(name: str) -> None:
+    assert not bundle_set.is_set(name)
 
 
 def test_a_bundle_that_is_not_there_is_told(folder: Path) -> None:

@@ -408,8 +408,8 @@ def test_of_several_the_one_that_the_device_runs(options, chosen, several: Path,
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"formats": ["onnx"]}, "holds bundles for coreai, coreml, native, not for onnx"),
-        ({"system": ("ios", "12.0")}, "its bundles are for ios 13.0 and later, this is 12.0"),
+        ({"formats": ["onnx"]}, "'cpu' is for 'native'; wanted is onnx; export"),
+        ({"system": ("ios", "12.0")}, "'cpu' is for ios 13.0 and later; this is ios 12.0"),
     ],
 )
 def test_of_several_none(options, said, several: Path, tmp_path: Path) -> None:

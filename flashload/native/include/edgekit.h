@@ -872,7 +872,7 @@ typedef struct ek_bundle ek_bundle;
  * otherwise it belongs to the caller, who gives it to ek_bundle_close. Different threads may use it at the same time. A
  * null bundle is EK_INVALID_ARGUMENT everywhere but in ek_bundle_close. EK_INVALID_ARGUMENT, EK_OPEN_FAILED,
  * EK_READ_FAILED, EK_FILE_CHANGED, EK_CHECKSUM_MISMATCH, EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION,
- * EK_UNSUPPORTED_BUNDLE for a folder of several bundles, EK_OUT_OF_MEMORY. */
+ * EK_UNSUPPORTED_BUNDLE for a folder of several bundles, see ek_bundle_choose, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_bundle_open(const char *path, ek_bundle **bundle) EK_NOEXCEPT;
 
 /* Ends it; null is allowed. No other call on it may be under way or follow. Flash files opened from it stay open. */
@@ -904,6 +904,55 @@ EK_API ek_status ek_folder_read_file(const char *folder, const char *name, void 
 
 /* Compares such a file with the size and XXH3-64 that something else says it has. Fails as ek_folder_read_file does. */
 EK_API ek_status ek_folder_check_file(const char *folder, const char *name, uint64_t size, uint64_t xxh3) EK_NOEXCEPT;
+
+/* ---- Several bundles of a model --------------------------------------------------------------------------------
+ *
+ * A folder may hold several bundles of one model, one for each format, in folders below it, and `bundles.json`, which lists
+ * them. Which of them is to be opened depends on what runs it:
+ *
+ *   char folder[4096] = {0};
+ *   uint64_t size;
+ *   ek_bundle_choose("model", NULL, folder, sizeof folder - 1, &size);
+ *   ek_session_open(folder, NULL, &session);
+ */
+
+#define EK_FOLDER_OTHER ((int32_t)0)   /* neither, or no folder that can be looked into */
+#define EK_FOLDER_BUNDLE ((int32_t)1)  /* it has the manifest of a bundle */
+#define EK_FOLDER_BUNDLES ((int32_t)2) /* it has no manifest, and bundles.json */
+
+/* What is in a folder, by the names of its files alone; what arrives (ek_fetch_open) has these when it is whole.
+ * EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_folder_look(const char *folder, int32_t *kind) EK_NOEXCEPT;
+
+/* Formats of bundles that ek_session_open runs now: "native", and others once their libraries are loaded, as by ek_tvm_load.
+ * The first `capacity` of them go to `names`, which may be null for 0, and their number to *count. The library owns the
+ * strings. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_session_formats(const char **names, int32_t capacity, int32_t *count) EK_NOEXCEPT;
+
+typedef struct ek_choose_options {
+  uint32_t struct_size;
+  int32_t format_count;
+  const char *const *formats; /* [format_count] that the caller runs, in any order; null: those of ek_session_formats */
+  const char *system;         /* "ios" or "macos", and its version, such as "26.4"; null: any version will do */
+  const char *system_version;
+  int32_t listed;             /* not 0: bundles.json alone is here, and nothing of the bundles is looked at */
+  int32_t reserved;
+} ek_choose_options;
+
+#define EK_CHOOSE_OPTIONS_INIT {sizeof(ek_choose_options), 0, NULL, NULL, NULL, 0, 0}
+
+/* The folder of the bundle to open: `folder` itself where it is a bundle, of whatever format, else that of the first bundle in
+ * its bundles.json which the options allow; its manifest is compared with what bundles.json says of it. A path in `buffer` of
+ * `capacity` bytes, without a NUL; `*size` is its size in bytes, also where `buffer` is null. EK_UNSUPPORTED_BUNDLE where none is
+ * allowed, with what keeps each from it; EK_OPEN_FAILED for a folder that holds no bundle, and where that bundle is missing;
+ * EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION, EK_CHECKSUM_MISMATCH, EK_TRUNCATED_FILE, EK_READ_FAILED, EK_FILE_CHANGED,
+ * EK_BUFFER_TOO_SMALL, EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_bundle_choose(const char *folder, const ek_choose_options *options, char *buffer, uint64_t capacity,
+                                  uint64_t *size) EK_NOEXCEPT;
+
+/* Compares the text of a bundles.json, `size` bytes, with the rules of the file, for those who go through all its bundles; `where`
+ * names it in messages. EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION, EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_bundle_list_check(const char *text, uint64_t size, const char *where) EK_NOEXCEPT;
 
 /* ---- Bundles that arrive ---------------------------------------------------------------------------------------
  *

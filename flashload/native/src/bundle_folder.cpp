@@ -109,8 +109,21 @@ void check_parts(const std::string &folder, const std::string &name, std::uint64
   check_digest(digest.digest(), xxh3, where);
 }
 
-// Why a folder has no manifest, where that can be told.
-void check_folder(const std::string &folder) {
+}  // namespace
+
+FolderKind kind_of_folder(const std::string &folder) {
+  std::error_code error;
+  fs::path path;
+  try {
+    path = path_of(folder);
+  } catch (const Error &) {  // a name that no folder has
+    return FolderKind::other;
+  }
+  if (fs::exists(fs::symlink_status(path / kManifestName, error))) return FolderKind::bundle;
+  return fs::is_regular_file(path / kBundleSetName, error) ? FolderKind::set : FolderKind::other;
+}
+
+void require_bundle(const std::string &folder) {
   std::error_code error;
   const fs::path path = path_of(folder);
   if (fs::is_regular_file(path, error)) fail(EK_OPEN_FAILED, folder, ": is a file; give the folder of a bundle");
@@ -120,7 +133,7 @@ void check_folder(const std::string &folder) {
     fail(EK_OPEN_FAILED, folder, ": cannot be looked into: ", error.message(), "; check the rights to the folder");
   }
   if (folder_is_there && !fs::exists(manifest)) {
-    if (fs::exists(path / kBundleSetName, error)) {
+    if (kind_of_folder(folder) == FolderKind::set) {
       fail(EK_UNSUPPORTED_BUNDLE, folder,
            ": has bundles for several formats; give the folder of one of them (the native engine runs those that were "
            "exported with --format native)");
@@ -130,10 +143,8 @@ void check_folder(const std::string &folder) {
   }
 }
 
-}  // namespace
-
 BundleFolder::BundleFolder(const std::string &folder) : path_(folder) {
-  check_folder(folder);
+  require_bundle(folder);
   const std::string where = shown(folder, kManifestName);
   text_ = read_whole(folder, kManifestName, kMaxManifestBytes, where);
   manifest_ = parse_manifest(text_, where);

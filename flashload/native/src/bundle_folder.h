@@ -63,6 +63,15 @@ class BundleFolder {
   std::unordered_map<std::string, std::size_t> index_;  // of files
 };
 
+// What is in a folder. One with a manifest is a bundle, whatever else lies there.
+enum class FolderKind { other, bundle, set };
+
+// Looks at names alone, and takes what cannot be looked into for `other`.
+FolderKind kind_of_folder(const std::string &folder);
+
+// Throws Error where a folder is no bundle, and says why: EK_OPEN_FAILED, EK_UNSUPPORTED_BUNDLE for several bundles.
+void require_bundle(const std::string &folder);
+
 // A file of a folder that no manifest lists, such as bundles.json: a regular one, links followed as in bundles, not
 // compared with anything. Throws Error: EK_INVALID_ARGUMENT for a path that leaves the folder, EK_OPEN_FAILED,
 // EK_READ_FAILED, EK_MALFORMED_FILE for more than `most` bytes.

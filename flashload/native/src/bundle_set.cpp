@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <iterator>
 
 #include "error.h"
 #include "json.h"
@@ -11,8 +12,9 @@
 namespace edgekit {
 namespace {
 
-constexpr std::int64_t kSchemaVersion = 2;
+constexpr std::int64_t kSchemaVersion = 3;
 constexpr std::size_t kMostDigits = 9;
+constexpr const char *kSystems[] = {"ios", "macos"};
 
 template <typename... Parts>
 [[noreturn]] void malformed(const std::string &where, const Parts &...parts) {
@@ -48,8 +50,11 @@ BundleSetMember parse_member(const Json &entry, const std::string &where) {
   require_members(entry, {"path", "format", "minimum_os"}, "a bundle", where);
   BundleSetMember member{text_of(entry.at("path"), "path", where), text_of(entry.at("format"), "format", where), {}};
   if (!is_inside(member.path)) malformed(where, in_quotes(member.path), " is not a plain relative path below the folder");
-  require_members(entry.at("minimum_os"), {"ios", "macos"}, "minimum_os", where);
+  if (entry.at("minimum_os").kind() != Json::Kind::object) malformed(where, "minimum_os is not an object");
   for (const auto &[system, version] : entry.at("minimum_os").object()) {
+    if (std::find(std::begin(kSystems), std::end(kSystems), system) == std::end(kSystems)) {
+      malformed(where, "minimum_os names ", in_quotes(system, 40), ", a system that this edgekit does not know");
+    }
     std::vector<std::uint32_t> numbers;
     if (!parse_version(text_of(version, "minimum_os", where), numbers)) {
       malformed(where, in_quotes(version.string(), 40), " is no version");
@@ -59,17 +64,19 @@ BundleSetMember parse_member(const Json &entry, const std::string &where) {
   return member;
 }
 
-// Empty where the member says nothing of that system.
-std::string minimum_of(const BundleSetMember &member, const std::string &system) {
+// Empty where the member names no version of that system.
+std::string minimum_text(const BundleSetMember &member, std::string_view system) {
   for (const auto &[name, version] : member.minimum_os) {
     if (name == system) return version;
   }
   return {};
 }
 
-std::vector<std::uint32_t> numbers_of(const std::string &version) {
+// The same as numbers: what any version runs comes before all versions.
+std::vector<std::uint32_t> minimum_of(const BundleSetMember &member, std::string_view system) {
   std::vector<std::uint32_t> numbers;
-  parse_version(version, numbers);
+  const std::string version = minimum_text(member, system);
+  if (!version.empty()) parse_version(version, numbers);
   return numbers;
 }
 
@@ -80,10 +87,31 @@ void check_members(const BundleSet &set, const std::string &where) {
       if (set.members[i].path == set.members[j].path) malformed(where, "two bundles have the same path");
       if (set.members[i].format == set.members[j].format) malformed(where, "two bundles have the same format");
     }
-    if (i > 0 && numbers_of(minimum_of(set.members[i - 1], "ios")) < numbers_of(minimum_of(set.members[i], "ios"))) {
-      malformed(where, "bundles for newer systems must come before others");
+    for (const char *system : kSystems) {
+      if (i > 0 && minimum_of(set.members[i - 1], system) < minimum_of(set.members[i], system)) {
+        malformed(where, "bundles for newer systems must come before others");
+      }
     }
   }
+}
+
+// Why `runner`, whose version is `own`, does not run a member; empty where it does.
+std::string refusal(const BundleSetMember &member, const BundleRunner &runner, const std::vector<std::uint32_t> &own) {
+  const auto &formats = runner.formats;
+  if (!formats.empty() && std::find(formats.begin(), formats.end(), member.format) == formats.end()) {
+    return "is for " + in_quotes(member.format, 40);
+  }
+  if (runner.system.empty() || minimum_of(member, runner.system) <= own) return {};
+  return "is for " + runner.system + " " + minimum_text(member, runner.system) + " and later";
+}
+
+// What `runner` is, for messages.
+std::string described(const BundleRunner &runner) {
+  std::string formats;
+  for (const std::string &format : runner.formats) formats += (formats.empty() ? "" : ", ") + format;
+  const std::string system = runner.system.empty() ? "" : runner.system + " " + runner.version;
+  if (formats.empty()) return "this is " + system;
+  return "wanted is " + formats + (system.empty() ? "" : " on " + system);
 }
 
 }  // namespace
@@ -120,24 +148,21 @@ const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &r
   if (!runner.system.empty() && !parse_version(runner.version, own)) {
     fail(EK_INVALID_ARGUMENT, in_quotes(runner.version, 40), " is no version of a system; give numbers with dots");
   }
-  std::string known, too_new;
+  std::string refusals;
   for (const BundleSetMember &member : set.members) {
-    known += (known.empty() ? "" : ", ") + member.format;
-    if (!runner.formats.empty() &&
-        std::find(runner.formats.begin(), runner.formats.end(), member.format) == runner.formats.end()) {
-      continue;
-    }
-    const std::string minimum = runner.system.empty() ? "" : minimum_of(member, runner.system);
-    if (minimum.empty() || numbers_of(minimum) <= own) return member;
-    too_new = minimum;
+    const std::string refused = refusal(member, runner, own);
+    if (refused.empty()) return member;
+    refusals += (refusals.empty() ? "" : ", ") + in_quotes(member.path, 40) + " " + refused;
   }
-  if (!too_new.empty()) {
-    fail(EK_UNSUPPORTED_BUNDLE, where, ": its bundles are for ", runner.system, " ", too_new, " and later, this is ",
-         runner.version);
-  }
-  std::string wanted;
-  for (const std::string &format : runner.formats) wanted += (wanted.empty() ? "" : ", ") + format;
-  fail(EK_UNSUPPORTED_BUNDLE, where, ": holds bundles for ", known, ", not for ", wanted, "; export one for that");
+  fail(EK_UNSUPPORTED_BUNDLE, where, ": none of its bundles runs here: ", refusals, "; ", described(runner),
+       "; export one for that");
+}
+
+const BundleFile &manifest_of(const BundleSet &set, const BundleSetMember &member, const std::string &where) {
+  const std::string name = member.path + "/" + kManifestName;
+  const BundleFile *listed = set.find(name);
+  if (listed == nullptr) fail(EK_MALFORMED_FILE, where, ": does not list ", in_quotes(name), "; export the folder again");
+  return *listed;
 }
 
 }  // namespace edgekit

@@ -15,11 +15,12 @@ namespace edgekit {
 struct BundleSetMember {
   std::string path;    // of its folder
   std::string format;  // of its programs
-  std::vector<std::pair<std::string, std::string>> minimum_os;  // system -> the first version that runs it
+  // System -> the first version that runs it; a system that is not named runs it in any version.
+  std::vector<std::pair<std::string, std::string>> minimum_os;
 };
 
 struct BundleSet {
-  std::vector<BundleSetMember> members;  // those for the newest systems first
+  std::vector<BundleSetMember> members;  // the first that runs is to be taken: those for the newest systems first
   std::vector<BundleFile> files;         // beside them, and their manifests
 
   // What it says of a file; null where it does not list it.
@@ -38,9 +39,12 @@ struct BundleRunner {
   std::string system, version;       // such as "ios" and "26.4"; an empty system: any version will do
 };
 
-// The first member that `runner` runs. Throws Error: EK_UNSUPPORTED_BUNDLE where there is none, EK_INVALID_ARGUMENT for a
-// version that is none.
+// The first member that `runner` runs. Throws Error: EK_UNSUPPORTED_BUNDLE where there is none, with what keeps each from
+// it; EK_INVALID_ARGUMENT for a version that is none.
 const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &runner, const std::string &where);
+
+// What the set says of a member's manifest. Throws Error (EK_MALFORMED_FILE) where it does not list it.
+const BundleFile &manifest_of(const BundleSet &set, const BundleSetMember &member, const std::string &where);
 
 }  // namespace edgekit
 

@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "abi_guard.h"
+#include "abi_texts.h"
 #include "edgekit.h"
 #include "error.h"
 #include "fetch/fetch.h"
@@ -23,18 +23,6 @@ Fetch &opened(ek_fetch *fetch) {
   if (fetch == nullptr) fail(EK_INVALID_ARGUMENT, "the fetch is null; open it with ek_fetch_open");
   return fetch->fetch;
 }
-
-std::vector<std::string> texts(const char *const *given, std::int32_t count, const char *what) {
-  if (count < 0 || (count > 0 && given == nullptr)) fail(EK_INVALID_ARGUMENT, "there are no ", what, " where ", count, " were said");
-  std::vector<std::string> out;
-  for (std::int32_t i = 0; i < count; ++i) {
-    if (given[i] == nullptr) fail(EK_INVALID_ARGUMENT, "one of the ", what, " is null");
-    out.emplace_back(given[i]);
-  }
-  return out;
-}
-
-std::string text_or_empty(const char *text) { return text == nullptr ? std::string() : std::string(text); }
 
 FetchOptions read_options(const ek_fetch_options *given) {
   const ek_fetch_options options = read_struct(given, ek_fetch_options EK_FETCH_OPTIONS_INIT, "ek_fetch_options");

@@ -80,10 +80,9 @@ void Fetch::take_set(const std::string &text, const std::string &where) {
          "; these are other bundles than were asked for");
   }
   set_ = parse_bundle_set(text, where);
-  member_ = choose_member(set_, options_.runner, where).path + "/";
-  if (set_.find(member_ + kManifestName) == nullptr) {
-    fail(EK_MALFORMED_FILE, where, ": does not list ", in_quotes(member_ + kManifestName), "; export the folder again");
-  }
+  const BundleSetMember &chosen = choose_member(set_, options_.runner, where);
+  manifest_of(set_, chosen, where);
+  member_ = chosen.path + "/";
   index_ = Index::member;
   index_lacks_ = 0;
 }

@@ -17,6 +17,7 @@
 #include "fetch/http_answer.h"
 #include "flash_fixtures.h"
 #include "manifest_reader.h"
+#include "scratch.h"
 #include "sha256.h"
 #include "unit.h"
 #include "xxh3.h"
@@ -25,6 +26,7 @@ namespace edgekit {
 namespace {
 
 namespace fs = std::filesystem;
+using edgekit_testing::Scratch;
 using edgekit_testing::TemporaryFile;
 
 EK_TEST(byte_ranges_are_sets_of_bytes) {
@@ -88,24 +90,6 @@ EK_TEST(answers_of_servers_are_compared_with_what_was_asked_for) {
   }
   EK_CHECK(read_http_answer(206, "bytes 0-99/100", {}, 0).answer == HttpAnswer::later);  // the whole file was asked for
 }
-
-// A folder of its own, removed with the object.
-class Scratch {
- public:
-  Scratch() {
-    std::random_device random;
-    path_ = fs::temp_directory_path() / fs::u8path("edgekit_\xC3\xBC_" + std::to_string(random()) + std::to_string(random()));
-    fs::create_directories(path_);
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  fs::path path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 std::string read_file(const fs::path &path) {
   std::ifstream file(path, std::ios::binary);

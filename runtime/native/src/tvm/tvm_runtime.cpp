@@ -131,6 +131,11 @@ void load(const std::string &ffi, const std::string &runtime) {
   ready = true;
 }
 
+bool is_loaded() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return ready;
+}
+
 const Functions &loaded() {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!ready) {

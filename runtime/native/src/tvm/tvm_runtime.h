@@ -17,6 +17,9 @@ namespace edgekit::tvm {
 // that the system searches; empty: their usual names. Throws Error (EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION).
 void load(const std::string &ffi, const std::string &runtime);
 
+// Whether `load` has been called.
+bool is_loaded();
+
 // Throws Error (EK_UNSUPPORTED_BUNDLE) before `load` has been called.
 const Functions &loaded();
 

@@ -1,0 +1,13 @@
+#include "session/session_formats.h"
+
+#include "tvm/tvm_runtime.h"
+
+namespace edgekit {
+
+std::vector<const char *> session_formats() {
+  std::vector<const char *> formats{"native"};
+  if (tvm::is_loaded()) formats.push_back("tvm");
+  return formats;
+}
+
+}  // namespace edgekit
