@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support import native_generation
+from support import arriving, native_generation
 from support.bundles import make_bundle
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
@@ -67,6 +67,8 @@ def write(folder: Path) -> None:
     _write_json(folder / "segment_generations.json", whole)
     _write_json(folder / "bundles.json", bundles)
     _write_json(folder / "generations.json", generations)
+    several = {"coreai": ("coreai", "27"), "coreml": ("coreml", "18"), "native": ("native", "")}
+    arriving.make_set(folder / "several", several)
     _write_json(folder / "segments.json", segments)
 
 

@@ -33,6 +33,9 @@ from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
+from edgekit.flashload import bundle_set
+from edgekit.flashload.bundle_set import BundleSet, Member
+from edgekit.flashload.manifest import MANIFEST_NAME, file_entry
 from edgekit.runtime.bench import ProcessorProbe
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.installed import folder_of
@@ -120,7 +123,14 @@ def bundles(shipped_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPa
     weights.write_bytes(data)
     bare = Path(shutil.copytree(llada, folder / "bare"))
     shutil.rmtree(bare / "tokenizer")
+    several = folder / "several"
+    arriving.make(several / "npu", form="qnn")
+    shutil.copytree(llada, several / "cpu")
+    names = [f"{path}/{MANIFEST_NAME}" for path in ("npu", "cpu")]
+    members = (Member("npu", "qnn", {}), Member("cpu", "native", {}))
+    bundle_set.save(BundleSet(members, {n: file_entry(several / n) for n in names}), several)
     found = {
+        "several": several,
         "llada": llada,
         "gemma": shipped_bundle("tiny-gemma", "native"),
         "damaged": damaged,

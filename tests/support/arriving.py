@@ -49,12 +49,12 @@ def make(
 
 
 def make_set(folder: Path, members: Mapping[str, tuple[str, str]]) -> Path:
-    """Bundles in folders of one folder: path -> format and the first iOS that runs it."""
+    """Bundles in folders of one folder: path -> format and the first iOS that runs it, empty for any."""
     found = []
     files = {}
     for seed, (path, (form, ios)) in enumerate(members.items()):
         make(folder / path, (1000, 50_000), seed=seed, form=form)
-        found.append(Member(path, form, {"ios": ios, "macos": ios}))
+        found.append(Member(path, form, {"ios": ios, "macos": ios} if ios else {}))
         name = f"{path}/{MANIFEST_NAME}"
         files[name] = manifests.file_entry(folder / name)
     bundle_set.save(BundleSet(tuple(found), files), folder)

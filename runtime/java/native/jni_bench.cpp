@@ -101,7 +101,7 @@ jbyteArray limits(JNIEnv *env, jclass, jbyteArray bundle, jdouble processor_seco
   return guarded(env, [&] {
     char text[EK_LIMITS_SIZE];
     std::uint64_t size = 0;
-    check(env, ek_describe_limits(bytes(env, bundle).c_str(), processor_seconds, disk_seconds, text, sizeof text, &size));
+    check(env, ek_describe_limits(chosen_bundle(env, bundle).c_str(), processor_seconds, disk_seconds, text, sizeof text, &size));
     return to_java(env, {text, size});
   });
 }

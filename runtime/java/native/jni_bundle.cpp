@@ -7,8 +7,16 @@ namespace {
 jlong open(JNIEnv *env, jclass, jbyteArray path) {
   return guarded(env, [&] {
     ek_bundle *bundle = nullptr;
-    check(env, ek_bundle_open(bytes(env, path).c_str(), &bundle));
+    check(env, ek_bundle_open(chosen_bundle(env, path).c_str(), &bundle));
     return handle(bundle);
+  });
+}
+
+jboolean exists(JNIEnv *env, jclass, jbyteArray path) {
+  return guarded(env, [&]() -> jboolean {
+    std::int32_t kind = EK_FOLDER_OTHER;
+    check(env, ek_folder_look(bytes(env, path).c_str(), &kind));
+    return kind == EK_FOLDER_OTHER ? JNI_FALSE : JNI_TRUE;
   });
 }
 
@@ -39,7 +47,7 @@ void check_file(JNIEnv *env, jclass, jlong bundle, jbyteArray name) {
 }  // namespace
 
 std::vector<JNINativeMethod> bundle_methods() {
-  return {method("bundleOpen", "([B)J", open), method("bundleClose", "(J)V", close),
+  return {method("bundleOpen", "([B)J", open), method("bundleExists", "([B)Z", exists), method("bundleClose", "(J)V", close),
           method("bundleManifest", "(J)[B", manifest), method("bundleRead", "(J[B)[B", read),
           method("bundleCheck", "(J[B)V", check_file)};
 }

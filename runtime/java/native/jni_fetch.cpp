@@ -13,6 +13,15 @@ std::vector<const char *> pointers(const std::vector<std::string> &texts) {
   return made;
 }
 
+// The formats that sessions run.
+std::vector<const char *> of_sessions(JNIEnv *env) {
+  std::int32_t count = 0;
+  check(env, ek_session_formats(nullptr, 0, &count));
+  std::vector<const char *> names(static_cast<std::size_t>(count));
+  check(env, ek_session_formats(names.data(), count, &count));
+  return names;
+}
+
 template <std::size_t Count>
 void give(JNIEnv *env, jlongArray to, const std::array<jlong, Count> &numbers) {
   env->SetLongArrayRegion(to, 0, static_cast<jsize>(Count), numbers.data());
@@ -22,15 +31,17 @@ void give(JNIEnv *env, jlongArray to, const std::array<jlong, Count> &numbers) {
 jlong open(JNIEnv *env, jclass, jbyteArray folder, jobjectArray sources, jbyteArray sha256, jobjectArray formats,
            jbyteArray system, jbyteArray version, jboolean compare, jlong request_bytes) {
   return guarded(env, [&] {
-    const auto source = all_bytes(env, sources), format = all_bytes(env, formats);
-    const auto source_pointers = pointers(source), format_pointers = pointers(format);
+    const auto source = all_bytes(env, sources);
+    const auto format = formats == nullptr ? std::vector<std::string>() : all_bytes(env, formats);
+    const auto source_pointers = pointers(source);
+    const auto format_pointers = formats == nullptr ? of_sessions(env) : pointers(format);
     const OptionalText seal(env, sha256), name(env, system), number(env, version);
     ek_fetch_options options = EK_FETCH_OPTIONS_INIT;
     options.source_count = static_cast<std::int32_t>(source.size());
     options.sources = source_pointers.data();
     options.sha256 = seal.get();
     options.formats = format_pointers.data();
-    options.format_count = static_cast<std::int32_t>(format.size());
+    options.format_count = static_cast<std::int32_t>(format_pointers.size());
     options.compare = compare;
     options.system = name.get();
     options.system_version = number.get();

@@ -34,7 +34,7 @@ jlong open(JNIEnv *env, jclass, jbyteArray bundle, jlongArray members) {
     options.canvas = given[4];
     options.adapter = given[5];
     ek_session *session = nullptr;
-    check(env, ek_session_open(bytes(env, bundle).c_str(), &options, &session));
+    check(env, ek_session_open(chosen_bundle(env, bundle).c_str(), &options, &session));
     return handle(session);
   });
 }

@@ -66,6 +66,13 @@ std::vector<std::int64_t> tokens(JNIEnv *env, jintArray array) {
   return {given.begin(), given.end()};
 }
 
+std::string chosen_bundle(JNIEnv *env, jbyteArray path) {
+  const std::string folder = bytes(env, path);
+  return filled(env, [&](char *buffer, std::uint64_t capacity, std::uint64_t *size) {
+    return ek_bundle_choose(folder.c_str(), nullptr, buffer, capacity, size);
+  });
+}
+
 jbyteArray to_java(JNIEnv *env, std::string_view bytes) {
   const jsize size = java_size(env, bytes.size());
   jbyteArray made = env->NewByteArray(size);

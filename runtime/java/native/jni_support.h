@@ -76,6 +76,10 @@ class OptionalText {
   std::string text_;
 };
 
+// The folder of the bundle that sessions open for a path: of a folder with several bundles the first that they run. Throws
+// Pending.
+std::string chosen_bundle(JNIEnv *env, jbyteArray path);
+
 jbyteArray to_java(JNIEnv *env, std::string_view bytes);
 jintArray to_java(JNIEnv *env, const std::int64_t *ids, std::int64_t count);
 

@@ -7,7 +7,7 @@ namespace {
 jlong open(JNIEnv *env, jclass, jbyteArray bundle) {
   return guarded(env, [&] {
     ek_text *text = nullptr;
-    check(env, ek_text_open(bytes(env, bundle).c_str(), &text));
+    check(env, ek_text_open(chosen_bundle(env, bundle).c_str(), &text));
     return handle(text);
   });
 }

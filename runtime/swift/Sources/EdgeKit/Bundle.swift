@@ -25,36 +25,20 @@ public struct Bundle: Sendable {
     self.files = files
   }
 
-  /// Reads the manifest alone, and compares it with its digest. Where the folder holds bundles for several systems
-  /// (`bundles.json`), the bundle is the one for the newest system that this one is, among those whose format this build
-  /// executes.
+  /// Reads the manifest alone, and compares it with its digest. Where the folder holds several bundles of a model
+  /// (`bundles.json`), the bundle is the first there that runs on this system, among those whose format this build executes.
   ///
   /// Throws `openFailed`, `readFailed`, `checksumMismatch`, `malformedFile`, `unsupportedVersion`, or `unsupportedBundle`
   /// when none of several can run.
   public init(path: String) throws(EdgeKitError) { try self.init(path: path, on: .current) }
 
   init(path: String, on platform: Platform) throws(EdgeKitError) {
-    let folder = URL(fileURLWithPath: path)
-    let single = FileManager.default.fileExists(atPath: folder.appendingPathComponent(Self.manifestName).path)
-    guard !single, let data = try BundleFiles.unlisted(BundleList.fileName, in: path, limit: BundleList.mostBytes)
-    else {
-      try self.init(folder: path)
-      return
-    }
-    let list = try BundleList(data: data, name: folder.appendingPathComponent(BundleList.fileName).path)
-    guard let entry = list.entry(on: platform) else {
-      throw .unsupportedBundle(
-        "\(path): holds \(list.requirements); \(platform.system) \(platform.version) with \(SegmentExecutor.listed(platform.formats)) "
-          + "runs none of them; export one for it")
-    }
-    let chosen = folder.appendingPathComponent(entry.path)
-    let manifest = chosen.appendingPathComponent(Self.manifestName)
-    guard FileManager.default.fileExists(atPath: manifest.path) else {
-      throw .openFailed(
-        "\(manifest.path): cannot be read, though \(BundleList.fileName) names it; copy the folder again")
-    }
-    try self.init(folder: chosen.path)
+    try self.init(folder: BundleChoice.folder(in: path, on: platform))
   }
+
+  /// Whether a folder holds a bundle, or several of a model, by the names of its files alone. What arrives is no bundle
+  /// before `BundleFetch.finish`.
+  public static func exists(at path: String) -> Bool { (try? BundleChoice.isPossible(in: path)) ?? false }
 
   /// The bytes of a file by its name in the manifest, such as "tokenizer/tokenizer.json", compared with the manifest.
   /// Throws `invalidArgument` for a file that is not listed, `checksumMismatch`, and the other errors of reading.

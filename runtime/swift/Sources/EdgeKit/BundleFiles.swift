@@ -40,18 +40,4 @@ final class BundleFiles: Sendable {
 
   /// For files that something else opens by their path; of the weights it compares the header. Throws as `read`.
   func check(_ name: String) throws(EdgeKitError) { try EdgeKitError.check(ek_bundle_check_file(handle, name)) }
-
-  /// A file of a folder that no manifest lists, of at most `limit` bytes; nil where there is none. Throws the errors of
-  /// reading.
-  static func unlisted(_ name: String, in folder: String, limit: Int) throws(EdgeKitError) -> Data? {
-    guard FileManager.default.fileExists(atPath: URL(fileURLWithPath: folder).appendingPathComponent(name).path) else {
-      return nil
-    }
-    try NativeLibrary.check()
-    var data = Data(count: limit)
-    var size: UInt64 = 0
-    try EdgeKitError.check(
-      data.withUnsafeMutableBytes { ek_folder_read_file(folder, name, $0.baseAddress, UInt64(limit), &size) })
-    return data.prefix(Int(size))
-  }
 }

@@ -12,9 +12,20 @@ public final class Bundle implements AutoCloseable {
   }
 
   /**
+   * Says whether a folder holds a bundle, or several of a model, by the names of its files alone. What arrives is no bundle
+   * before {@link BundleFetch#finish}.
+   *
+   * @param path the folder, which need not be there
+   * @return whether {@link Session#open(String)} finds something to open
+   */
+  public static boolean exists(String path) {
+    return Native.bundleExists(Utf8.path(path));
+  }
+
+  /**
    * Opens a bundle: reads and checks its manifest alone.
    *
-   * @param path its folder
+   * @param path its folder, or one with several bundles of a model: the first that sessions run here
    * @return the bundle, to be closed
    * @throws EdgeKitException for one that is missing, damaged, or of another version
    */

@@ -12,7 +12,7 @@ public final class FetchOptions {
 
   private final List<String> sources;
   private String sha256;
-  private List<String> formats = Arrays.asList("native");
+  private List<String> formats;
   private String system;
   private String systemVersion;
   private boolean compare;
@@ -52,9 +52,9 @@ public final class FetchOptions {
   }
 
   /**
-   * Says which of several bundles are of use: the first of these formats is taken.
+   * Says which of several bundles are of use: the first there that is of one of these formats is taken.
    *
-   * @param formats "native" where it is not said, which sessions run; none: any
+   * @param formats those that sessions run where it is not said, such as "native"; none: any
    * @return this
    */
   public FetchOptions formats(String... formats) {
@@ -130,7 +130,7 @@ public final class FetchOptions {
         Utf8.path(folder),
         encoded(sources, "a source"),
         sha256 == null ? null : Utf8.name(sha256, "the SHA-256"),
-        encoded(formats, "a format"),
+        formats == null ? null : encoded(formats, "a format"),
         system == null ? null : Utf8.name(system, "the system"),
         system == null ? null : Utf8.name(systemVersion, "the system's version"),
         compare,

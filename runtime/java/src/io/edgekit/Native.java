@@ -23,6 +23,8 @@ final class Native {
 
   static native long bundleOpen(byte[] path);
 
+  static native boolean bundleExists(byte[] path);
+
   static native void bundleClose(long bundle);
 
   static native byte[] bundleManifest(long bundle);
@@ -95,7 +97,7 @@ final class Native {
 
   static native byte[] limits(byte[] bundle, double processorSeconds, double diskSeconds);
 
-  /** `sha256`, `system` and its `version` may be null; `requestBytes` 0 stands for the library's own. */
+  /** `sha256`, `system` and its `version` may be null, `formats` too: those of sessions. `requestBytes` 0 is the library's own. */
   static native long fetchOpen(
       byte[] folder,
       byte[][] sources,

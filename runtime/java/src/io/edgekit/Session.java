@@ -50,7 +50,7 @@ public final class Session implements AutoCloseable {
   /**
    * Opens a bundle, with all weights in memory.
    *
-   * @param bundle its folder
+   * @param bundle its folder, see {@link #open(String, SessionOptions)}
    * @return the session, to be closed
    * @throws EdgeKitException as {@link #open(String, SessionOptions)}
    */
@@ -61,7 +61,7 @@ public final class Session implements AutoCloseable {
   /**
    * Opens a bundle: its tokenizer, and the weights that stay in memory.
    *
-   * @param bundle its folder
+   * @param bundle its folder, or one with several bundles of a model: the first that runs here is opened
    * @param options how it holds the model
    * @return the session, to be closed
    * @throws EdgeKitException for a bundle that is damaged, or for another engine or version than this, and

@@ -19,7 +19,7 @@ public final class Tokenizer implements AutoCloseable {
   /**
    * Opens the tokenizer of a bundle. A {@link Session} has one already.
    *
-   * @param bundle its folder
+   * @param bundle its folder, or one with several, as {@link Session#open(String, SessionOptions)} takes it
    * @return the tokenizer, to be closed
    * @throws EdgeKitException for a bundle that is damaged or has none, or one that the library does not read
    */

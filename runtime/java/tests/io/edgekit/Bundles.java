@@ -9,5 +9,8 @@ final class Bundles {
   /** The same without its tokenizer's files. */
   static final String BARE = System.getProperty("bundle.bare");
 
+  /** Several bundles: one that no session runs, and LLADA. */
+  static final String SEVERAL = System.getProperty("bundle.several");
+
   private Bundles() {}
 }

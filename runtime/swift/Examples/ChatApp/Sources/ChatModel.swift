@@ -52,7 +52,7 @@ final class ChatModel {
       try FileManager.default.createDirectory(at: .applicationSupportDirectory, withIntermediateDirectories: true)
       return try BackgroundTransport(identifier: "org.example.edgekit-chat.bundle")
     }
-    hasBundle = FileManager.default.fileExists(atPath: Self.folder.appending(path: "edgekit.json").path)
+    hasBundle = EdgeKit.Bundle.exists(at: Self.folder.path)
     report = FileManager.default.fileExists(atPath: Self.reportFile.path) ? Self.reportFile : nil
   }
 

@@ -24,8 +24,7 @@ public actor BundleFetch {
     let sources = options.sources.map { copied($0) }
     let formats = (platform?.formats.sorted() ?? []).map { copied($0) }
     let seal = options.sha256.map { copied($0) }
-    let system = platform.flatMap { ["ios", "macos"].contains($0.system) ? $0 : nil }
-    let texts = [system?.system, system.map { "\($0.version)" }].map { $0.map { copied($0) } }
+    let texts = [platform?.system, platform?.system == nil ? nil : platform?.version].map { $0.map { copied($0) } }
     defer {
       for text in sources + formats { text.deallocate() }
       for text in [seal] + texts { text?.deallocate() }

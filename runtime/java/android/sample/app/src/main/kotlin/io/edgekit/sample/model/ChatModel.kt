@@ -1,6 +1,7 @@
 package io.edgekit.sample.model
 
 import io.edgekit.Benchmark
+import io.edgekit.Bundle
 import io.edgekit.BundleFetch
 import io.edgekit.EdgeKitException
 import io.edgekit.Event
@@ -177,7 +178,7 @@ class ChatModel(private val folder: File, private val report: File) {
 
   private fun tell(error: Exception) = shown.update { it.copy(message = error.message ?: "$error") }
 
-  private fun hasBundle() = File(folder, "edgekit.json").isFile
+  private fun hasBundle() = Bundle.exists(folder.path)
 
   private companion object {
     const val LOOK_MILLISECONDS = 500L
