@@ -7,7 +7,7 @@ see `edgekit.flashload.bundle_set`, which `resume` continues: bundles that are w
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,14 +31,17 @@ from edgekit.flashload.sizes import size
 
 
 def plan_together(
-    model: Path | Checkpoint, each: Sequence[ExportOptions], limit_bytes: int
+    model: Path | Checkpoint,
+    each: Sequence[ExportOptions],
+    limit_bytes: int | None,
+    asked: Collection[str] = (),
 ) -> tuple[list[ExportPlan], str]:
-    """The plans of an export in several formats whose weights stay below `limit_bytes` together. Where they
-    do not, or one of the formats cannot have the model, the plan of the first alone, and why. One format has
-    no limit.
+    """The plans of an export in several formats whose weights stay below `limit_bytes` together, None being
+    no limit. Where they do not, or one of the formats cannot have the model, the plan of the first alone, and
+    why. One format has no limit.
 
     Raises:
-        EdgekitError: what is wrong with the checkpoint, or the first format cannot have it.
+        EdgekitError: what is wrong with the checkpoint, or the first format or one of `asked` cannot have it.
     """
     model = model if isinstance(model, Checkpoint) else Checkpoint.open(model)
     plans = [plan_export(model, each[0])]
@@ -46,9 +49,11 @@ def plan_together(
         try:
             plans.append(_sharing(plan_export(model, options), plans[0]))
         except EdgekitError as error:
+            if options.format in asked:
+                raise
             return plans[:1], str(error)
     total = sum(plan.weights_bytes for plan in plans)
-    if len(plans) > 1 and total >= limit_bytes:
+    if len(plans) > 1 and limit_bytes is not None and total >= limit_bytes:
         names = " and ".join(options.format for options in each)
         why = f"{names} together have {size(total)} of weights, an app has room for {size(limit_bytes)}"
         return plans[:1], why
@@ -85,7 +90,8 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     """
     options, weights = plans[0].options, plans[0].weights_file
     found = check_output(plans, output, _folders(plans))
-    # A device takes the first that it runs: of the same age, what fewer devices run goes before the first format.
+    # A device takes the first that it runs. Of the same age are those that every system runs: every device
+    # runs the first format, and what stands behind it in `plans` is for fewer.
     members = sorted((_member(plan) for plan in reversed(plans)), key=_age, reverse=True)
     folder = claim(output, weights, found, overwrite=options.overwrite, several=True)
     if folder.found is not None and folder.found.whole:

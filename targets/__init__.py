@@ -29,12 +29,13 @@ class UnknownTarget(EdgekitError):
 class Target:
     """Defaults of an export for a device family.
 
-    `formats` are the ones that run there, the default first; `preset` and `group_size` are for quantization.
-    `since` names the formats for the newest systems, each with the first version of the system that has it;
-    `together` the formats that are written side by side where none is asked for and their weights take less
-    than `together_bytes`; `describe`, as `module:function`, is called with the folder of a finished bundle,
-    or set of bundles, and adds what its users need. `engines` names by format the engine that runs it there,
-    where that is not the format's own, or has to be asked for by name; `devices` what a format that compiles
+    `formats` are the ones that run there, the default first; `preset` and `group_size` are for
+    quantization. `since` names the formats for the newest systems, each with the first version of the
+    system that has it; `together` the formats that are written side by side where none is asked for and
+    their weights take less than `together_bytes` (None: as much as they take), first the one that every
+    device runs; `describe`, as `module:function`, is called with the folder of a finished bundle, or set of
+    bundles, and adds what its users need. `engines` names by format the engine that runs it there, where
+    that is not the format's own, or has to be asked for by name; `devices` what a format that compiles
     programs may compile them for, the default first: without an entry whatever it can, by default for the
     machine that exports. `checked` says by format what of it was executed, compiled or measured where.
     `tiers` are the devices by memory, for the tables of a bundle.
@@ -47,7 +48,7 @@ class Target:
     group_size: int
     since: Mapping[str, int] = field(default_factory=dict)
     together: tuple[str, ...] = ()
-    together_bytes: int = 0
+    together_bytes: int | None = None
     describe: str | None = None
     engines: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Phones with Android: the NPU of Qualcomm's Snapdragon through QNN, or the native core on the processor."""
+"""Phones with Android: the native core on the processor, and the NPU of Qualcomm's Snapdragon through QNN."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from edgekit.targets.tier import Tier
 
 TARGET = Target(
     name="android",
-    summary="Android phones: Snapdragon's NPU through QNN for models without experts, or the native core",
-    formats=("qnn", "native"),
+    summary="Android phones: the native core, and Snapdragon's NPU through QNN for models without experts",
+    formats=("native", "qnn"),
     preset="mixed4",
     group_size=32,
+    together=("native", "qnn"),
     checked={
         "qnn": "executed in Qualcomm's emulation on x86-64 Linux; not run on a device",
         "native": "core executed under qemu for aarch64; not run on a device",

@@ -1,4 +1,6 @@
-"""Files beside a bundle for Android: README.md, which says what an application opens, and Info.json."""
+"""Files beside a bundle for Android, or a set of them: README.md, which says how an application opens it, and
+Info.json with the sizes per tier of devices.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +9,50 @@ from typing import Any
 
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
-from edgekit.targets import Target, computer_folder, get
-from edgekit.targets.own_files import INFO_FILE, info, list_own, memory_table, save_facts, save_readme
+from edgekit.targets import own_files
+from edgekit.targets.android import TARGET
+from edgekit.targets.own_files import INFO_FILE, memory_table
 
 _README = """\
 # {name}
 
-{model}, quantized with {preset}, made by edgekit for {summary}. Format {format}, {download} to download.
+{model}, quantized with {preset}, made by edgekit for Android phones:
 
+{bundles}
+
+With this folder on a server of files, and edgekit's archive (`runtime/java/assemble_aar.py`) in the
+application:
+
+```java
+String folder = new File(context.getFilesDir(), "{name}").getPath();
+if (!Bundle.exists(folder)) {{
+  BundleFetch.fetch(folder, new FetchOptions("https://models.example/{name}"), null, progress -> {{}});
+}}
+try (Session session = Session.open(folder, new SessionOptions().memoryBytes(1_500_000_000L))) {{
+  session.answer("Why is the sky blue?", part -> System.out.print(part));
+}}
+```
+{choice}{npu}
+{memory}
+
+{info} has the figures in bytes.
+"""
+_CHOICE = """
+A phone fetches one of the bundles: the first above that the application's sessions run. Where all of this
+folder is on the phone, `Session.open` takes the same one.
+"""
+_NPU = """
 `packages/*.qnn` are folders: an ONNX model for each function, and one file with the weights of all of them.
+edgekit has no code yet that runs them in an application: its sessions there run format native.
 `edgekit.json` says what goes in and out of each. What ends in `.npu.onnx` is for QNN's HTP backend (ONNX
 Runtime's provider `QNNExecutionProvider`), what ends in `.processor.onnx` for ONNX Runtime's own kernels.
-edgekit has no code that runs them in an application.
 {compiled}
 On x86-64 Linux they run in Qualcomm's emulation, many times slower than on a phone:
 
 ```console
 $ pip install 'edgekit[qnn]'
-$ edgekit run {name} "Why is the sky blue?" --max-new-tokens 16
+$ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens 16
 ```
-
-Tried: {checked}.
-
-{table}
-
-{info} has the figures in bytes.
 """
 _COMPILED = """
 `compiled/` has the same packages compiled for {chips}, where `FUNCTION.ctx.onnx` stands for
@@ -40,32 +61,50 @@ _COMPILED = """
 
 
 def describe(folder: Path) -> None:
-    """Write README.md and Info.json into a bundle, and list them in its manifest. Raises EdgekitError."""
-    bundle = Bundle.open(folder)
-    if bundle.packages is None:
-        computer_folder.describe(folder)
-        return
-    target = get(str(bundle.manifest.provenance["target"]))
-    facts = info(bundle, target.tiers)
-    save_facts(folder, facts)
-    text = readme(folder.resolve().name, facts, target, tuple(bundle.packages.compiled))
-    save_readme(folder, bundle.manifest, text)
-    list_own(folder)
+    """Write README.md and Info.json into a bundle or a set of bundles. Raises EdgekitError."""
+
+    def text(name: str, facts: dict[str, Any]) -> str:
+        return readme(name, facts, _chips(folder, facts))
+
+    own_files.describe(folder, TARGET.tiers, text)
 
 
-def readme(name: str, facts: dict[str, Any], target: Target, chips: tuple[str, ...]) -> str:
-    """README.md of a bundle of packages in folder `name`; `facts` are those of `info`, `chips` what packages
-    were compiled for.
+def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
+    """README.md of a bundle or set in folder `name`; `facts` are those of `info` or `set_info`, `chips` what
+    packages were compiled for.
     """
+    each = facts.get("bundles", [facts])
+    compiled = _COMPILED.format(chips=", ".join(chips)) if chips else ""
+    on_npu = any(_on_npu(own) for own in each)
     return _README.format(
         name=name,
-        model=facts["model"],
-        preset=facts["quantization"],
-        summary=target.summary.partition(":")[0],
-        format=facts["format"],
-        download=size(facts["download_bytes"]),
-        compiled=_COMPILED.format(chips=", ".join(chips)) if chips else "",
-        checked=target.checked[facts["format"]],
-        table=memory_table(facts),
+        model=each[0]["model"],
+        preset=each[0]["quantization"],
+        bundles="\n".join(map(_bundle_line, each)),
+        choice=_CHOICE if len(each) > 1 else "",
+        npu=_NPU.format(name=name, compiled=compiled) if on_npu else "",
+        memory="\n\n".join(map(memory_table, each)),
         info=INFO_FILE,
+    )
+
+
+def _on_npu(facts: dict[str, Any]) -> bool:
+    """Whether facts are of a bundle of packages."""
+    return "packages" in facts
+
+
+def _chips(folder: Path, facts: dict[str, Any]) -> tuple[str, ...]:
+    """What packages of the bundle or set were compiled for."""
+    paths = [folder / own.get("path", ".") for own in facts.get("bundles", [facts]) if _on_npu(own)]
+    found = [packages for path in paths if (packages := Bundle.open(path).packages) is not None]
+    return tuple(chip for packages in found for chip in packages.compiled)
+
+
+def _bundle_line(facts: dict[str, Any]) -> str:
+    path = f"`{facts['path']}`: " if "path" in facts else ""
+    runs = "Snapdragon's NPU" if _on_npu(facts) else "the processor of any phone"
+    written = facts["format"]
+    return (
+        f"- {path}format {written}, for {runs}, {size(facts['download_bytes'])} to download "
+        f"({TARGET.checked[written]})"
     )

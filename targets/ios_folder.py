@@ -7,14 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgekit.flashload import bundle_set
-from edgekit.flashload import manifest as manifests
-from edgekit.flashload.bundle_set import BundleSet
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engine_registry import running
+from edgekit.targets import own_files
 from edgekit.targets.ios import TIERS
-from edgekit.targets.own_files import INFO_FILE, info, list_own, memory_table, save_facts, save_readme
+from edgekit.targets.own_files import INFO_FILE, memory_table
 
 _NATIVE_SYSTEMS = {"ios": "18", "macos": "15"}  # of the Swift package
 
@@ -51,26 +48,8 @@ this one."""
 
 
 def describe(folder: Path) -> None:
-    """Write README.md and Info.json into a bundle or a set of bundles, and them into its manifest or
-    bundles.json. Raises EdgekitError when the folder cannot be read or written.
-    """
-    several = bundle_set.load(folder) if bundle_set.is_set(folder) else None
-    if several is None:
-        bundle = Bundle.open(folder)
-        facts = info(bundle, TIERS)
-    else:
-        facts = set_info(folder, several)
-    save_facts(folder, facts)
-    # The members of a set differ in nothing that their front matter says but the format.
-    manifest = bundle.manifest if several is None else manifests.load(folder / several.members[-1].path)
-    save_readme(folder, manifest, readme(folder.resolve().name, facts))
-    list_own(folder, several)
-
-
-def set_info(folder: Path, several: BundleSet) -> dict[str, Any]:
-    """`info` of every bundle of a set, with the folder of each."""
-    each = [{"path": m.path} | info(Bundle.open(folder / m.path), TIERS) for m in several.members]
-    return {"download_bytes": sum(facts["download_bytes"] for facts in each), "bundles": each}
+    """Write README.md and Info.json into a bundle or a set of bundles. Raises EdgekitError."""
+    own_files.describe(folder, TIERS, readme)
 
 
 def readme(name: str, facts: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,31 @@ def _tokenizer(manifest: Manifest) -> dict[str, Any] | None:
     """
     listed = TOKENIZER_FILE in manifest.files
     return {"file": TOKENIZER_FILE, "chat_form": CHAT_FORM_FILE in manifest.files} if listed else None
+
+
+def set_info(folder: Path, several: BundleSet, tiers: Sequence[Tier]) -> dict[str, Any]:
+    """`info` of every bundle of a set, with the folder of each."""
+    each = [{"path": m.path} | info(Bundle.open(folder / m.path), tiers) for m in several.members]
+    return {"download_bytes": sum(facts["download_bytes"] for facts in each), "bundles": each}
+
+
+def describe(folder: Path, tiers: Sequence[Tier], readme: Callable[[str, dict[str, Any]], str]) -> None:
+    """Write README.md and Info.json into a bundle or a set of bundles, and them into its manifest or
+    bundles.json. `readme` has the text for a folder's name and the facts of `info` or `set_info`.
+
+    Raises EdgekitError when the folder cannot be read or written.
+    """
+    several = bundle_set.load(folder) if bundle_set.is_set(folder) else None
+    if several is None:
+        bundle = Bundle.open(folder)
+        facts, manifest = info(bundle, tiers), bundle.manifest
+    else:
+        facts = set_info(folder, several, tiers)
+        # Members differ in nothing that their front matter says but the format.
+        manifest = manifests.load(folder / several.members[-1].path)
+    save_facts(folder, facts)
+    save_readme(folder, manifest, readme(folder.resolve().name, facts))
+    list_own(folder, several)
 
 
 def memory_table(facts: dict[str, Any]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions
@@ -86,27 +86,39 @@ class FormatRow:
         if wanted.lacking and (package := resolve(wanted.lacking)()):
             raise ExportError(f"format {self.name} for {device} {self.lacks(package, wanted.extra)}")
 
+    def offers(self, option: str) -> bool:
+        """Whether the format lets choose that member of `FormatOptions`."""
+        return bool(
+            {
+                "packaging": self.packages,
+                "activations": self.activations,
+                "precision": self.precisions,
+                "device": self.devices,
+                "socs": self.socs,
+            }[option]
+        )
+
     def check(self, options: FormatOptions) -> None:
         """Refuse options that the format does not offer.
 
         Raises:
             ExportError: which option.
         """
-        if options.packaging is not None and not self.packages:
+        if options.packaging is not None and not self.offers("packaging"):
             raise ExportError(
                 f"format {self.name} has no packages, so no lengths, chunks or minimum OS to choose; "
                 "leave them out"
             )
-        if options.activations is not None and not self.activations:
+        if options.activations is not None and not self.offers("activations"):
             raise ExportError(
                 f"format {self.name} has no activations to choose, they are its engine's; leave "
                 "--activations out"
             )
-        if options.precision is not None and not self.precisions:
+        if options.precision is not None and not self.offers("precision"):
             raise ExportError(f"format {self.name} has no precision to choose; leave it out")
-        if options.device is not None and not self.devices:
+        if options.device is not None and not self.offers("device"):
             raise ExportError(f"format {self.name} compiles for no device; leave --device out")
-        if options.socs is not None and not self.socs:
+        if options.socs is not None and not self.offers("socs"):
             raise ExportError(f"format {self.name} compiles for no chips; leave --soc out")
         for soc in options.socs or ():
             if soc not in self.socs:
@@ -129,3 +141,23 @@ class FormatRow:
         if self.systems is not None and here not in self.systems.machines and module != "torch":
             return f"needs the package {module}, which there is for {self.systems.named} only"
         return f"needs the package {module}: pip install '{self._install(extra)}'"
+
+
+def shared_out(rows: Sequence[FormatRow], options: FormatOptions) -> tuple[list[FormatOptions], list[str]]:
+    """What each of several formats is asked for: options that only some of them offer are theirs alone. And
+    the names of those formats behind the first that are asked for what the first does not offer.
+
+    Raises:
+        ExportError: what none of them offers, or a format that is asked for so, or the first, does not know.
+    """
+    given = [name for name, value in vars(options).items() if value is not None]
+    offered = [name for name in given if any(row.offers(name) for row in rows)]
+    first, forms, asked = rows[0], list[FormatOptions](), list[str]()
+    for row in rows:
+        own = replace(options, **{name: None for name in offered if not row.offers(name)})
+        forms.append(own)
+        if row is not first and any(row.offers(name) and not first.offers(name) for name in given):
+            asked.append(row.name)
+        if row is first or row.name in asked:
+            row.check(own)
+    return forms, asked

@@ -51,8 +51,8 @@ def choose(path: str | Path, engine: str | None = None, *, listed: bool = False)
     if engine is not None:  # on any system: who insists may know better
         return bundle_set.choose(path, [format_of(engine)], listed=listed)
     version = platform.mac_ver()[0]
-    # Elsewhere than on macOS the newest is as good as any: of the runtimes for packages, that of the newest is
-    # the one that other systems may have.
+    # Elsewhere than on macOS the newest is as good as any: of the runtimes for packages, that of the newest
+    # is the one that other systems may have.
     return bundle_set.choose(path, _formats(), ("macos", version) if version else None, listed=listed)
 
 

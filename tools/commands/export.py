@@ -15,7 +15,8 @@ import click
 from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.formats import FORMATS, FormatRow
-from edgekit.export.formats.options import FormatOptions, parse_names
+from edgekit.export.formats.options import FormatOptions, Packaging, parse_lengths, parse_names
+from edgekit.export.formats.row import shared_out
 from edgekit.export.presets import ADAPTER_MODES
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle.compiled import Device
@@ -244,8 +245,15 @@ def command(
     chosen = targets.get(target)
     names = chosen.formats_for(format_, min_os)
     # Before PyTorch is loaded, which takes seconds.
-    chips = None if socs is None else parse_names(socs)
-    formats.get(names[0]).check(FormatOptions(device=device, socs=chips))
+    cut = (None if lengths is None else parse_lengths(lengths), max_positions, layers_per_chunk, min_os)
+    wanted = FormatOptions(
+        precision,
+        None if all(option is None for option in cut) else Packaging(*cut),
+        activations,
+        device,
+        None if socs is None else parse_names(socs),
+    )
+    forms, asked = shared_out([formats.get(own) for own in names], wanted)
     compiled_for = {own: chosen.device(own, device) for own in names}
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
@@ -267,27 +275,23 @@ def command(
                 source = locate(model, progress=steps)
                 tuned = None if adapter is None else adapter_folder(adapter, steps)
             with Steps("loading PyTorch", quiet=as_json):
-                from edgekit.export.formats.options import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
                 from edgekit.export.sets import check_folder, plan_together, write_together
 
-                given = None if lengths is None else parse_lengths(lengths)
-                cut = (given, max_positions, layers_per_chunk, min_os)
-                packaging = None if all(option is None for option in cut) else Packaging(*cut)
                 bits = tuple(parse_override(o) for o in overrides)
                 scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
             each = [
                 ExportOptions(
                     own, target, scheme, source=name, resume=resume, overwrite=overwrite,
-                    precision=precision, packaging=packaging, activations=activations,
-                    device=compiled_for[own], socs=chips, decoding=decoding, adapter=tuned,
+                    precision=form.precision, packaging=form.packaging, activations=form.activations,
+                    device=compiled_for[own], socs=form.socs, decoding=decoding, adapter=tuned,
                     adapter_name="" if adapter is None else model_name(adapter), adapter_mode=adapter_mode,
                 )
-                for own in names
+                for own, form in zip(names, forms, strict=True)
             ]  # fmt: skip
             with Steps("opening the checkpoint", quiet=as_json) as steps:
-                plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
+                plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes, asked)
                 lacking = sum(source.lacking().values())
                 check_folder(plans, folder, lacking if source.shares_disk(folder) else 0)
                 if lacking:  # nothing is known against the export: the download is worth its time
@@ -295,11 +299,11 @@ def command(
                     loading = True
                     source.fetch(steps)
                     loading = False
-                    plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
+                    plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes, asked)
                 written = " and ".join(plan.options.format for plan in plans)
                 steps.note(f"exporting {model} to {folder} ({written}, {preset})")
                 if why:
-                    alone = f"for {written} alone: {why}; {_instead(chosen, names[1:])}"
+                    alone = f"for {written} alone: {why}{_instead(chosen, names[1:])}"
                     steps.note(f"note: {alone}")
                 writing = True
                 if len(plans) > 1:
@@ -324,10 +328,13 @@ def _goes_on(folder: Path, resume: bool, overwrite: bool) -> str:
     return f"the same command{how} goes on where it stopped in {folder}"
 
 
-def _instead(target: targets.Target, formats: Sequence[str]) -> str:
-    """The command that exports for formats that were left out."""
-    ways = [f"--min-os {target.since[f]}" if f in target.since else f"--format {f}" for f in formats]
-    return f"{' or '.join(ways)} exports for {' or '.join(formats)}"
+def _instead(target: targets.Target, left_out: Sequence[str]) -> str:
+    """The option that exports for formats of the newest systems that were left out, behind a semicolon; empty
+    for others, whose reason says what to do.
+    """
+    found = [name for name in left_out if name in target.since]
+    ways = " or ".join(f"--min-os {target.since[name]}" for name in found)
+    return f"; {ways} exports for {' or '.join(found)}" if found else ""
 
 
 def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class QnnFormat(PackagedFormat):
         if any(layer.experts for layer in self.architecture.layers):
             raise ExportError(
                 f"format {self.row.name} is for models without experts, {self.architecture.family} has some; "
-                "use --format native"
+                "--format native takes them"
             )
         for name, choice in choices.items():
             if choice.bits == 16:

@@ -1,0 +1,139 @@
+"""Exports for Android: a set with the native bundle and that for the NPU, or the native bundle alone."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support.checkpoints import write_checkpoint
+
+from edgekit import targets
+from edgekit.export import formats
+from edgekit.export.errors import ExportError
+from edgekit.export.formats.options import FormatOptions, Packaging
+from edgekit.export.formats.row import FormatRow, shared_out
+from edgekit.flashload import bundle_set
+from edgekit.flashload.bundle_set import Member
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.choice import choose
+from edgekit.tools.cli import main
+
+pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def edgekit(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Read only."""
+    folder = tmp_path_factory.mktemp("android") / "some-set"
+    made = edgekit("export", "tiny-llada", "--target", "android", "--lengths", "24", "-o", folder)
+    assert made.exit_code == 0 and "(native and qnn, mixed4)" in made.stderr, made.output
+    assert f"next: edgekit run {folder}" in made.stdout
+    return folder
+
+
+def test_the_npu_comes_first_where_it_runs(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bundle_set.load(several).members == (Member("qnn", "qnn", {}), Member("native", "native", {}))
+    assert bundle_set.choose(several, ["native"]) == several / "native"
+    assert bundle_set.choose(several, ["native", "qnn"]) == several / "qnn"
+    for machine, engine, taken in (
+        ("x86_64", None, "native"), ("aarch64", None, "qnn"), ("x86_64", "qnn", "qnn"),
+    ):  # fmt: skip
+        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
+        assert choose(several, engine) == several / taken
+
+
+def test_both_bundles_are_whole(several: Path) -> None:
+    checked = edgekit("verify", several)
+    assert checked.exit_code == 0, checked.output
+    packages = Bundle.open(several / "qnn").packages
+    assert packages is not None and [length[0] for length in packages.lengths()] == [24]
+    assert Bundle.open(several / "native").packages is None
+
+
+def test_files_beside_them_say_what_each_is_for(several: Path) -> None:
+    facts = json.loads((several / "Info.json").read_text())
+    assert [own["path"] for own in facts["bundles"]] == ["qnn", "native"]
+    assert [tier["name"] for tier in facts["bundles"][0]["tiers"]] == [
+        "8 GB phone",
+        "12 GB phone",
+        "16 GB phone",
+    ]
+    text = (several / "README.md").read_text()
+    assert "# some-set\n" in text and text.count("| device |") == 2
+    assert "- `qnn`: format qnn, for Snapdragon's NPU, " in text
+    assert "- `native`: format native, for the processor of any phone, " in text
+    assert "A phone fetches one of the bundles" in text and "compiled/" not in text
+    assert {"README.md", "Info.json"} <= bundle_set.load(several).files.keys()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        ([], "format qnn is for models without experts, llada_moe has some; --format native takes them"),
+        (["--quant", "bf16"], "format qnn is for models without experts"),
+    ],
+)
+def test_models_that_the_npu_does_not_take_are_native(tmp_path: Path, scheme: list[str], said: str) -> None:
+    write_checkpoint(tmp_path / "experts", "llada_moe")
+    words = ["export", tmp_path / "experts", "--target", "android", *scheme, "-o"]
+    made = edgekit(*words, tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    (line,) = [line for line in made.stderr.splitlines() if line.startswith("note: for native alone: ")]
+    assert said in line and "exports for" not in line
+    assert Bundle.open(tmp_path / "out").manifest.format == "native"
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "- format native, for the processor of any phone" in text and "qnn" not in text
+    assert "A phone fetches" not in text
+    # What only the NPU takes is not left out without a word.
+    refused = edgekit(*words, tmp_path / "new", "--lengths", "24")
+    assert refused.exit_code == 2 and "format qnn is for models without experts" in refused.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_its_packages_the_native_bundle_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(self: FormatRow, device: str | None = None) -> None:
+        if self.name == "qnn":
+            raise ExportError(f"format {self.name} {self.lacks('onnxscript')}")
+
+    monkeypatch.setattr(FormatRow, "check_installed", missing)
+    words = ["export", "tiny-llada", "--target", "android", "-o"]
+    made = edgekit(*words, tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    said = "format qnn needs the package onnxscript: pip install 'edgekit[export-qnn]'"
+    assert f"note: for native alone: {said}\n" in made.stderr
+    refused = edgekit(*words, tmp_path / "new", "--soc", "sm8650")
+    assert refused.exit_code == 2 and said in refused.stderr
+
+
+def test_one_format_is_for_those_who_ask_for_it() -> None:
+    target = targets.get("android")
+    assert target.formats_for() == ("native", "qnn") and target.together_bytes is None
+    for name in target.formats:
+        assert target.formats_for(name) == (name,)
+
+
+def test_options_go_to_the_formats_that_offer_them() -> None:
+    native, qnn, coreml = map(formats.get, ("native", "qnn", "coreml"))
+    cut: dict[str, Any] = {"packaging": Packaging((24,)), "socs": ("sm8650",)}
+    forms, asked = shared_out([native, qnn], FormatOptions(**cut))
+    assert forms == [FormatOptions(), FormatOptions(**cut)] and asked == ["qnn"]
+    assert shared_out([native, qnn], FormatOptions()) == ([FormatOptions()] * 2, [])
+    both = FormatOptions(packaging=Packaging((24,)))
+    assert shared_out([coreml, formats.get("coreai")], both) == ([both, both], [])
+    with pytest.raises(ExportError, match="format native compiles for no device; leave --device out"):
+        shared_out([native, qnn], FormatOptions(device="cuda"))
+    with pytest.raises(ExportError, match="unknown chip 'sm1' for format qnn"):
+        shared_out([native, qnn], FormatOptions(socs=("sm1",)))
+    with pytest.raises(ExportError, match="format native compiles for no chips; leave --soc out"):
+        shared_out([native], FormatOptions(socs=("sm8650",)))
