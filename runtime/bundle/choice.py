@@ -50,13 +50,19 @@ def choose(path: str | Path, engine: str | None = None, *, listed: bool = False)
         return path
     if engine is not None:  # on any system: who insists may know better
         return bundle_set.choose(path, [format_of(engine)], listed=listed)
+    return bundle_set.choose(path, formats_here(), system_here(), listed=listed)
+
+
+def system_here() -> tuple[str, str] | None:
+    """The name and version of this system by which a bundle is chosen. None elsewhere than on macOS, where
+    the newest is as good as any: of the runtimes for packages, that of the newest is the one that other
+    systems may have.
+    """
     version = platform.mac_ver()[0]
-    # Elsewhere than on macOS the newest is as good as any: of the runtimes for packages, that of the newest
-    # is the one that other systems may have.
-    return bundle_set.choose(path, _formats(), ("macos", version) if version else None, listed=listed)
+    return ("macos", version) if version else None
 
 
-def _formats() -> list[str]:
+def formats_here() -> list[str]:
     """Formats of bundles that an engine runs here without being asked for by name."""
     here = platform.machine()
     rows = [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgekit.flashload.errors import FetchFailed, InvalidRequest
 from edgekit.flashload.fetch import Fetch, Progress, Request, Step
+from edgekit.runtime.bundle.choice import formats_here
 from edgekit.runtime.fetch.transport import Transport, transport
 
 #: Seconds between two looks at how far it is.
@@ -42,7 +43,7 @@ def fetch(
     folder: str | Path,
     *,
     sha256: str | None = None,
-    formats: Sequence[str] = (),
+    formats: Sequence[str] | None = None,
     system: tuple[str, str] | None = None,
     connections: int = _CONNECTIONS,
     compare: bool = False,
@@ -57,7 +58,8 @@ def fetch(
 
     Args:
         sha256: the 64 digits that the manifest must begin with; of several bundles that of bundles.json.
-        formats: of the bundles to be taken where there are several, such as "native"; none: the first.
+        formats: of several bundles the first in one of these is taken, such as "native"; empty: the first of
+            all. By default the formats that engines run here.
         system: "ios" or "macos" and its version, which the bundle must run on.
         connections: requests at the same time.
         compare: also compare a bundle that is there with the same manifest, and mend it.
@@ -74,7 +76,7 @@ def fetch(
         folder,
         [each.name for each in transports],
         sha256=None if sha256 is None else sha256.lower(),
-        formats=formats,
+        formats=formats_here() if formats is None else formats,
         system=system,
         compare=compare,
     )

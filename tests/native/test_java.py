@@ -40,6 +40,7 @@ from edgekit.runtime.bench import ProcessorProbe
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.installed import folder_of
 from edgekit.runtime.session import Session, SessionOptions
+from edgekit.targets import android_folder
 from edgekit.tools.bench.mixed_text import lines
 from edgekit.tools.benchmark.cases import Case
 from edgekit.tools.benchmark.limits import of_processor
@@ -172,6 +173,25 @@ def npu(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     }
     assert found["answer"]
     return [f"-Dnpu.{name}={value}" for name, value in found.items()]
+
+
+def test_the_readme_of_an_export_has_java_that_compiles(java: Java, tmp_path: Path) -> None:
+    facts = {
+        "model": "llada", "quantization": "mixed4", "format": "native", "download_bytes": 1, "tiers": [],
+        "activation_bytes": 1, "prefix_bytes": 0,
+    }  # fmt: skip
+    each = [facts | {"path": "qnn", "format": "qnn", "packages": {}}, facts | {"path": "native"}]
+    text = android_folder.readme("some-model", {"bundles": each}, ("sm8650",))
+    assert "compiled for sm8650" in text
+    (code,) = re.findall(r"```java\n(.*?)```", text, re.S)
+    source = tmp_path / "Readme.java"
+    source.write_text(
+        "import io.edgekit.*;\nimport java.io.File;\nclass Readme {\n"
+        "interface Context { File getFilesDir(); }\n"
+        f"void run(Context context) {{\n{code}}}\n}}\n"
+    )
+    path = os.pathsep.join(map(str, java.classes))
+    run("javac", "-Xlint:all", "-Werror", "-cp", path, "-d", tmp_path, source)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TESTS.glob("*Test.java")))

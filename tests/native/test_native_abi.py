@@ -234,6 +234,41 @@ def test_noise_has_a_scale(session: Session, scale: float) -> None:
     np.testing.assert_array_equal(none.sample, none.argmax)
 
 
+def test_arguments_of_the_choice_among_bundles(session: Session, tmp_path: Path) -> None:
+    library, size, kind = session._library, ctypes.c_uint64(), ctypes.c_int32()
+    choose, look, formats = library.ek_bundle_choose, library.ek_folder_look, library.ek_session_formats
+    folder, options = str(tmp_path).encode(), flash_structs.ChooseOptionsStruct
+    asked = ctypes.byref(options()), None, ctypes.c_uint64(0), ctypes.byref(size)
+    refused(session, choose(None, *asked), "the folder is null")
+    refused(session, choose(folder, *asked[:3], None), "no place for the size of the path")
+    for wrong, words in (
+        (options(reserved=1), "reserved must be 0, it is 1"),
+        (options(format_count=1), "there are no formats where 1 were said"),
+        (options(format_count=-1), "there are no formats where -1 were said"),
+        (options(formats=flash_structs.texts(["native"])), "there are no formats to choose by"),
+    ):
+        refused(session, choose(folder, ctypes.byref(wrong), *asked[1:]), words)
+    refused(session, choose(folder, *asked), "has no edgekit.json", code=4)
+    (tmp_path / "edgekit.json").write_text("{}")
+    assert choose(folder, *asked) == 0 and size.value == len(folder)
+    room = ctypes.create_string_buffer(b"x" * len(folder))
+    short = ctypes.c_uint64(len(folder) - 1), ctypes.byref(size)
+    refused(session, choose(folder, None, room, *short), "the path has", code=2)
+    assert choose(folder, None, room, ctypes.c_uint64(len(folder)), ctypes.byref(size)) == 0
+    assert room.value == folder
+    refused(session, look(folder, None), "no place for the kind of the folder")
+    assert look(folder, ctypes.byref(kind)) == 0 and kind.value == 1
+    count, names = ctypes.c_int32(), (ctypes.c_char_p * 4)()
+    assert formats(names, 4, ctypes.byref(count)) == 0
+    assert count.value in (1, 2) and names[0] == b"native"
+    for wrong in ((None, 1, ctypes.byref(count)), (names, -1, ctypes.byref(count)), (names, 4, None)):
+        refused(session, formats(*wrong), "no place for the formats or their number")
+    check = library.ek_bundle_list_check
+    refused(session, check(None, ctypes.c_uint64(0), b"x"), "the text is null")
+    refused(session, check(b"{}", ctypes.c_uint64(2), None), "the name of the text is null")
+    refused(session, check(b"{}", ctypes.c_uint64(2), b"x"), "x: is not edgekit's", code=9)
+
+
 def test_no_function_takes_a_null_session(session: Session) -> None:
     library = session_functions()
     for name, arguments in {**core_session._SIGNATURES, **SESSION_FUNCTIONS}.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,9 +54,9 @@ def command(
     Every run and file is compared with its checksum as it arrives. The same command goes on after any
     interruption. A bundle in FOLDER stays until the new one is whole; what has not changed is copied from it.
     """
+    from edgekit.runtime.bundle.choice import system_here
     from edgekit.runtime.fetch import fetch
 
-    system = platform.mac_ver()[0]
     with Steps("asking", quiet=as_json) as steps:
         shown = _Shown(steps)
         try:
@@ -65,8 +64,8 @@ def command(
                 [source, *mirrors],
                 folder,
                 sha256=sha256,
-                formats=[form] if form else [],
-                system=("macos", system) if system else None,
+                formats=[form] if form else None,
+                system=system_here(),
                 connections=connections,
                 compare=repair,
                 progress=shown.take,
