@@ -155,7 +155,8 @@ def strange(sources: dict[str, bytes], public: Public) -> list[str]:
                 found.append(f"{name}: type {text(node)}")
             if node.type == "navigation_suffix":
                 member = text(node.children[-1])
-                if member not in known:
+                of_package = node.parent is not None and text(node.parent.children[0]) == "EdgeKit"
+                if member not in (public.types if of_package else known):
                     found.append(f"{name}: member {member}")
             if node.type == "call_expression":
                 callee = text(node.children[0]).rsplit(".", 1)[-1].strip()
@@ -180,6 +181,8 @@ def test_what_it_asks_of_the_package_is_there(public: Public) -> None:
         "let a = try await Session(options: b, path: c)",
         "try await fetch.run(over: b, onto: c)",
         "let a = try Tokenizer(path: b)",
+        "let a = EdgeKit.Bundles.exists(at: b)",
+        "let a = EdgeKit.Bundle.exists(path: b)",
     ],
 )
 def test_what_is_not_there_is_noticed(public: Public, wrong: str) -> None:
