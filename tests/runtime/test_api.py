@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import edgekit
+from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.api import answer, chat, model, options, prompt, search
@@ -650,13 +651,15 @@ def test_a_bundle_for_another_engine_is_refused(gemma: edgekit.Model) -> None:
 
 
 @pytest.mark.parametrize(("engine", "form"), [("torch", "native"), ("tvm", "tvm")])
-def test_the_format_of_the_engine_is_named_for_a_bundle_of_another(engine: str, form: str) -> None:
+def test_the_format_of_the_engine_is_named_for_a_bundle_of_another(
+    tmp_path: Path, engine: str, form: str
+) -> None:
     said = f"some: was exported for the onnx engine, not {engine}; export it with --format {form}$"
     with pytest.raises(edgekit.UnsupportedBundle, match=said):
         choice.check_written_for("onnx", engine, "some")
-    several = BundleSet((Member("a", "coreml", {"macos": "15", "ios": "18"}),))
-    with pytest.raises(edgekit.UnsupportedBundle, match=f"not for {engine}; export it with --format {form}$"):
-        choice.fitting(several, engine, Path("some"))
+    bundle_set.save(BundleSet((Member("a", "coreml", {}),)), tmp_path)
+    with pytest.raises(edgekit.UnsupportedBundle, match=f"'a' is for 'coreml'; .* --format {form}$"):
+        choice.choose(tmp_path, engine)
 
 
 def test_an_engine_that_is_not_there_is_noticed_at_once(gemma: edgekit.Model, monkeypatch: Any) -> None:

@@ -105,13 +105,17 @@ std::string refusal(const BundleSetMember &member, const BundleRunner &runner, c
   return "is for " + runner.system + " " + minimum_text(member, runner.system) + " and later";
 }
 
-// What `runner` is, for messages.
-std::string described(const BundleRunner &runner) {
+// What `runner` is, which runs no member, and what to do, for messages.
+std::string advice(const BundleSet &set, const BundleRunner &runner) {
   std::string formats;
   for (const std::string &format : runner.formats) formats += (formats.empty() ? "" : ", ") + format;
   const std::string system = runner.system.empty() ? "" : runner.system + " " + runner.version;
-  if (formats.empty()) return "this is " + system;
-  return "wanted is " + formats + (system.empty() ? "" : " on " + system);
+  if (formats.empty()) return "this is " + system + "; export one for that";
+  const bool has_one = std::any_of(set.members.begin(), set.members.end(),
+                                   [&formats](const BundleSetMember &member) { return member.format == formats; });
+  const bool asks_for_one = runner.formats.size() == 1 && !has_one;
+  const std::string way = asks_for_one ? "export it with --format " + formats : "export one for that";
+  return "wanted is " + formats + (system.empty() ? "" : " on " + system) + "; " + way;
 }
 
 }  // namespace
@@ -154,8 +158,7 @@ const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &r
     if (refused.empty()) return member;
     refusals += (refusals.empty() ? "" : ", ") + in_quotes(member.path, 40) + " " + refused;
   }
-  fail(EK_UNSUPPORTED_BUNDLE, where, ": none of its bundles runs here: ", refusals, "; ", described(runner),
-       "; export one for that");
+  fail(EK_UNSUPPORTED_BUNDLE, where, ": none of its bundles runs here: ", refusals, "; ", advice(set, runner));
 }
 
 const BundleFile &manifest_of(const BundleSet &set, const BundleSetMember &member, const std::string &where) {

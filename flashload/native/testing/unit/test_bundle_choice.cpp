@@ -87,7 +87,8 @@ EK_TEST(what_keeps_each_bundle_from_running_is_said) {
            "bundles.json: none of its bundles runs here: 'coreai' is for 'coreai', 'old' is for macos 15.4 and later; wanted is "
            "native, coreml on macos 15.3; export one for that");
   EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(old, {}, "ios", "17"); }), "; this is ios 17; export"));
-  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(kAndroid, {"mlx"}); }), "; wanted is mlx; export"));
+  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(kAndroid, {"mlx"}); }), "; wanted is mlx; export it with --format mlx"));
+  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(old, {"coreml"}, "ios", "17"); }), "coreml on ios 17; export one"));
   EK_CHECK(says(failure(EK_INVALID_ARGUMENT, [&] { taken(kApple, {}, "ios", "new"); }), "'new' is no version"));
 }
 
