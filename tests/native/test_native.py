@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.c_programs import HEADER, compiler, run
 
-from edgekit.flashload import _native
+from edgekit.flashload import _native, bundle_set
 
 X86_FEATURES = {
     "sse4_2", "avx2", "fma", "f16c", "avx_vnni",
@@ -48,7 +48,9 @@ def test_python_and_header_agree_on_the_constants() -> None:
     abi = re.search(r"#define EK_ABI_VERSION (\d+)u", text)
     too_small = re.search(r"#define EK_BUFFER_TOO_SMALL \(\(ek_status\)(\d+)\)", text)
     size = re.search(r"#define EK_CPU_FEATURES_SIZE (\d+)", text)
-    assert abi and too_small and size
+    several = re.search(r"#define EK_FOLDER_BUNDLES \(\(int32_t\)(\d+)\)", text)
+    assert abi and too_small and size and several
+    assert int(several[1]) == bundle_set._SET
     assert int(abi[1]) == _native.ABI_VERSION
     assert int(too_small[1]) == _native._BUFFER_TOO_SMALL
     assert int(size[1]) == _native._FEATURES_SIZE

@@ -92,8 +92,9 @@ TEMPLATE = (
 )
 SIGNATURES = {
     "fetch": "(sources: 'str | Sequence[str]', folder: 'str | Path', *, sha256: 'str | None' = None, "
-    "formats: 'Sequence[str]' = (), system: 'tuple[str, str] | None' = None, connections: 'int' = 4, "
-    "compare: 'bool' = False, progress: 'Callable[[Progress], object] | None' = None, "
+    "formats: 'Sequence[str] | None' = None, system: 'tuple[str, str] | None' = None, "
+    "connections: 'int' = 4, compare: 'bool' = False, "
+    "progress: 'Callable[[Progress], object] | None' = None, "
     "trouble: 'Callable[[str], object] | None' = None) -> 'Arrived'",
     "load": "(bundle: 'str | os.PathLike[str]', *, memory: 'int | str | None' = None, "
     "resident: 'int | str | None' = None, threads: 'int | None' = None, "
