@@ -42,10 +42,10 @@ A phone fetches one of the bundles: the first above that the application's sessi
 folder is on the phone, `Session.open` takes the same one.
 """
 _NPU = """
-`packages/*.qnn` are folders: an ONNX model for each function, and one file with the weights of all of them.
-edgekit has no code yet that runs them in an application: its sessions there run format native.
-`edgekit.json` says what goes in and out of each. What ends in `.npu.onnx` is for QNN's HTP backend (ONNX
-Runtime's provider `QNNExecutionProvider`), what ends in `.processor.onnx` for ONNX Runtime's own kernels.
+Sessions run the bundle of format qnn once `new Npu().load()` has loaded ONNX Runtime and Qualcomm's
+libraries, which the application brings: `docs/java.md` says which ones. `packages/*.qnn` are folders: an
+ONNX model for each function, and one file with the weights of all of them. What ends in `.npu.onnx` is for
+the NPU, what ends in `.processor.onnx` for the processor.
 {compiled}
 On x86-64 Linux they run in Qualcomm's emulation, many times slower than on a phone:
 
@@ -55,8 +55,8 @@ $ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens 16
 ```
 """
 _COMPILED = """
-`compiled/` has the same packages compiled for {chips}, where `FUNCTION.ctx.onnx` stands for
-`FUNCTION.npu.onnx`.
+`compiled/` has the same packages compiled for {chips}, and phones with such a chip open those. Other phones
+compile a package each time that it is opened, which takes long.
 """
 
 

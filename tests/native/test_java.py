@@ -24,14 +24,10 @@ from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
-from support.package_bundles import options as package_options
 from support.range_server import Fault, RangeServer
 from test_packaging import TOOLS
 from tokenizers import Tokenizer
 
-from edgekit.export.checkpoint.hub import resolve
-from edgekit.export.formats.options import Packaging
-from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import BundleSet, Member
@@ -158,15 +154,17 @@ def npu(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = folder_of("onnxruntime_qnn")
     if folder is None:
         return []
-    bundle, question = tmp_path_factory.mktemp("npu") / "bundle", "Copy this: red 7"
-    asked = package_options("qnn", Scheme("mixed4", 32), None, Packaging((64,)))
-    export(resolve("tiny-llada"), bundle, asked)
+    several, question = tmp_path_factory.mktemp("npu") / "set", "Copy this: red 7"
+    edgekit, lengths = (sys.executable, "-m", "edgekit"), ("--lengths", "64")
+    run(*edgekit, "export", "tiny-llada", "--target", "android", *lengths, "-o", several)
+    bundle = several / "qnn"
     few = ("--max-new-tokens", "8", "--steps", "2")
     (library,) = Path(folder.parent, "onnxruntime", "capi").glob("libonnxruntime.so.*")
     found = {
+        "set": several,
         "bundle": bundle,
         "question": question,
-        "answer": run(sys.executable, "-m", "edgekit", "run", bundle, question, *few).removesuffix("\n"),
+        "answer": run(*edgekit, "run", bundle, question, *few).removesuffix("\n"),
         "onnxruntime": library,
         "provider": folder / "libonnxruntime_providers_qnn.so",
         "backend": folder / "libQnnHtp.so",

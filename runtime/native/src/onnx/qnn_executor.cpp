@@ -55,13 +55,15 @@ void load(const Libraries &libraries) {
   runtime = std::move(made);
 }
 
+bool is_loaded() {
+  std::lock_guard<std::mutex> lock(mutex);
+  return runtime != nullptr;
+}
+
 std::unique_ptr<Engine> engine(Bundle &bundle, bool planning) {
-  if (!planning) {
-    std::lock_guard<std::mutex> lock(mutex);
-    if (runtime == nullptr) {
-      fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": is for Qualcomm's NPU, whose libraries this process has not loaded: call ",
-           "ek_qnn_load, or open a bundle of the format native");
-    }
+  if (!planning && !is_loaded()) {
+    fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": is for Qualcomm's NPU, whose libraries this process has not loaded: call ",
+         "ek_qnn_load, or open a bundle of the format native");
   }
   return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), kLayout, [&bundle](const PackagePrograms &programs) {
     return std::make_unique<QnnExecutor>(bundle.path(), programs);

@@ -35,6 +35,8 @@ struct Libraries {
 // Loads the libraries, for good: only the first call that succeeds has an effect. Throws Error: see ort::Runtime.
 void load(const Libraries &libraries);
 
+bool is_loaded();
+
 // Of a bundle of this format. One that is made for `planning` alone loads and runs nothing. Throws Error:
 // EK_UNSUPPORTED_BUNDLE before `load` was called, those of PackagePrograms.
 std::unique_ptr<Engine> engine(Bundle &bundle, bool planning);

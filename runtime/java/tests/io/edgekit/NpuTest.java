@@ -6,6 +6,8 @@ import static org.junit.Assert.assertTrue;
 import static org.junit.Assume.assumeTrue;
 
 import io.edgekit.EdgeKitException.Status;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.junit.Test;
 
 /** In Qualcomm's emulation, where test_java.py finds it: all in one test, as the libraries are loaded once. */
@@ -18,6 +20,15 @@ public final class NpuTest {
     return assertThrows(EdgeKitException.class, npu::load);
   }
 
+  /** The format of the bundle that is taken of a set. */
+  private static String opened() {
+    try (Bundle bundle = Bundle.open(property("set"))) {
+      Matcher format = Pattern.compile("\"format\": ?\"(native|qnn)\"").matcher(bundle.manifest());
+      assertTrue(format.find());
+      return format.group(1);
+    }
+  }
+
   @Test
   public void answersAreThoseOfTheSameBundleInPython() {
     assumeTrue(property("bundle") != null);
@@ -25,6 +36,7 @@ public final class NpuTest {
     EdgeKitException before = assertThrows(EdgeKitException.class, () -> Session.open(bundle));
     assertEquals(Status.UNSUPPORTED_BUNDLE, before.status());
 
+    assertEquals("native", opened());
     assertEquals(Status.OPEN_FAILED, refused(new Npu().onnxRuntime("libnothing.so")).status());
     assertThrows(IllegalArgumentException.class, () -> new Npu().chip("a\0"));
     Npu npu = new Npu().onnxRuntime(property("onnxruntime")).backend(property("backend")).emulatedChip(57);
@@ -39,5 +51,6 @@ public final class NpuTest {
       session.answer(property("question"), new GenerationSettings().maxNewTokens(8).steps(2), null, text::append);
     }
     assertEquals(property("answer"), text.toString());
+    assertEquals("qnn", opened());  // it comes first in the set
   }
 }
