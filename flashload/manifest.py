@@ -47,6 +47,7 @@ from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.errors import LayoutError, MalformedFile, UnsupportedVersion, quoted
 from edgekit.flashload.files import file_digests, write_atomic
 from edgekit.flashload.format import MAX_HEADER_BYTES
+from edgekit.flashload.portable_names import clashing, portable_fault
 from edgekit.flashload.strictjson import loads_strict
 
 MANIFEST_NAME = "edgekit.json"
@@ -182,6 +183,11 @@ def loads(data: bytes, where: str) -> Manifest:
     files = {name: parse_entry(name, value, where) for name, value in table["files"].items()}
     if weights.file in files or MANIFEST_NAME in files:
         raise MalformedFile(f"{where}: files must list neither the weights nor the manifest itself")
+    if (two := clashing([MANIFEST_NAME, weights.file, *files])) is not None:
+        raise MalformedFile(
+            f"{where}: {quoted(two[0])} and {quoted(two[1])} cannot both lie where capital letters do not "
+            "count; export the bundle again"
+        )
     return Manifest(
         model=table["model"],
         programs=table["programs"],
@@ -201,8 +207,7 @@ def _weights_entry(value: dict[str, Any], where: str) -> WeightsEntry:
             f"{where}: weights must have exactly file, size, sha256, header_size and header_xxh3"
         )
     name = value["file"]
-    if not is_inside(name):
-        raise MalformedFile(f"{where}: {quoted(name)} is not a plain relative path inside the bundle")
+    _check_name(name, where)
     entry = WeightsEntry(
         name,
         _size(value["size"], name, where),
@@ -217,8 +222,7 @@ def _weights_entry(value: dict[str, Any], where: str) -> WeightsEntry:
 
 def parse_entry(name: Any, value: Any, where: str) -> FileEntry:
     """The entry of file `name`, for whatever lists files as a manifest does. Raises MalformedFile."""
-    if not is_inside(name):
-        raise MalformedFile(f"{where}: {quoted(name)} is not a plain relative path inside the bundle")
+    _check_name(name, where)
     if not isinstance(value, dict) or set(value) != {"size", "sha256", "xxh3"}:
         raise MalformedFile(f"{where}: {quoted(name)} must have exactly size, sha256 and xxh3")
     return FileEntry(
@@ -238,6 +242,15 @@ def _digest(value: Any, digits: int, name: str, where: str) -> str:
     if not isinstance(value, str) or not _DIGITS[digits].fullmatch(value):
         raise MalformedFile(f"{where}: {quoted(name)}: a digest must be {digits} lower-case hex digits")
     return value
+
+
+def _check_name(name: Any, where: str) -> None:
+    if not is_inside(name):
+        raise MalformedFile(f"{where}: {quoted(name)} is not a plain relative path inside the bundle")
+    if fault := portable_fault(name):
+        raise MalformedFile(
+            f"{where}: {quoted(name)} is a name that not every system takes: {fault}; export the bundle again"
+        )
 
 
 def is_inside(name: Any) -> bool:

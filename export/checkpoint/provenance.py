@@ -9,6 +9,7 @@ from typing import Any
 from edgekit.export.checkpoint.errors import CheckpointError
 from edgekit.export.checkpoint.text_files import read_file, stays_inside
 from edgekit.flashload.files import write_atomic
+from edgekit.flashload.portable_names import clashing, portable_fault
 from edgekit.runtime.bundle.model_card import CARD, SOURCE_CARD, is_legal
 from edgekit.runtime.hub.repository import origin
 
@@ -25,9 +26,13 @@ _NAMED = re.compile(r"""^(license_name|license_link):[ \t]*["']?([^\s"'][^\r\n"'
 def legal_files(source: Path) -> dict[str, Path]:
     """Licence, notices and model card of the checkpoint in folder `source`: name in the bundle -> path.
 
-    Links that leave the folder are left out, see `stays_inside`.
+    Links that leave the folder are left out, see `stays_inside`, and names that not every system takes, see
+    `portable_fault`; of names that differ in capital letters alone there is the first.
     """
-    found = {path.name: path for path in sorted(source.iterdir()) if is_legal(path.name)}
+    found: dict[str, Path] = {}
+    for path in sorted(source.iterdir()):
+        if is_legal(path.name) and not portable_fault(path.name) and clashing([*found, path.name]) is None:
+            found[path.name] = path
     found[SOURCE_CARD] = source / CARD
     return {
         name: path

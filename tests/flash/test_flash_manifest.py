@@ -45,6 +45,7 @@ from edgekit.flashload.manifest import (
     save,
     seal,
 )
+from edgekit.flashload.portable_names import clashing, portable_fault
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -63,7 +64,9 @@ WEIGHTS = st.builds(
     st.integers(8, 1 << 25),
     SHORT_DIGEST,
 )
-PATHS = st.lists(st.text(string.ascii_letters, min_size=1), min_size=1, max_size=3).map("/".join)
+PATHS = st.lists(st.text(string.ascii_letters, min_size=1), min_size=1, max_size=3)
+PATHS = PATHS.map("/".join).filter(lambda path: not portable_fault(path))
+FILES = st.dictionaries(PATHS, ENTRY, max_size=3).filter(lambda files: clashing(files) is None)
 
 
 WEIGHT_BYTES = b"12345678abc"
@@ -92,7 +95,7 @@ def example() -> Manifest:
     )
 
 
-@given(TABLE, TABLE, st.lists(JSON, max_size=3), st.dictionaries(PATHS, ENTRY, max_size=3), WEIGHTS)
+@given(TABLE, TABLE, st.lists(JSON, max_size=3), FILES, WEIGHTS)
 def test_what_is_saved_is_loaded(
     model: dict[str, Any],
     programs: dict[str, Any],
@@ -134,6 +137,8 @@ def test_saving_replaces_the_old_manifest_in_one_step(tmp_path: Path) -> None:
         ({"model": {1: 2}}, "does not survive JSON"),
         ({"model": {"a": (1, 2)}}, "does not survive JSON"),
         ({"files": {"../x": FileEntry(0, "0" * 64, "0" * 16)}}, "not a plain relative path"),
+        ({"files": {"com1": FileEntry(0, "0" * 64, "0" * 16)}}, "Windows takes it for a device"),
+        ({"files": {name: FileEntry(0, "0" * 64, "0" * 16) for name in ("a/b", "A/c")}}, "cannot both lie"),
         ({"schema_version": 3}, "schema version 3"),
         ({"model": {"a": [0] * (1 << 20)}}, "has more values than any"),
         ({"model": {"a": "x" * (16 << 20)}}, "more than the 16777216 that readers take"),
@@ -195,6 +200,12 @@ def change(*keys: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("weights", "file", value="C:\\x"), MalformedFile, "not a plain relative path"),
         (change("weights", "file", value=""), MalformedFile, "not a plain relative path"),
         (change("weights", "file", value=3), MalformedFile, "not a path inside the bundle"),
+        (change("weights", "file", value="nul.bin"), MalformedFile, "Windows takes it for a device"),
+        (
+            change("files", "Weights.safetensors", value=ANY_ENTRY),
+            MalformedFile,
+            "cannot both lie where capital",
+        ),
         (change("weights", "size", value=-1), MalformedFile, "bad size"),
         (change("weights", "size", value=2**63), MalformedFile, "bad size"),
         (change("weights", "size", value=1.0), MalformedFile, "bad size"),

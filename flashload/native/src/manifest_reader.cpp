@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "error.h"
+#include "portable_names.h"
 #include "printable.h"
 #include "sha256.h"
 
@@ -93,6 +94,22 @@ const std::string &parse_sha256(const Json &digest, const std::string &name, con
 
 void check_name(const std::string &name, const std::string &where) {
   if (!is_inside(name)) malformed(where, in_quotes(name), " is not a plain relative path inside the bundle");
+  const std::string_view fault = portable_fault(name);
+  if (!fault.empty()) malformed(where, in_quotes(name), " is a name that not every system takes: ", fault, "; export the bundle again");
+}
+
+// Names that are two here and one elsewhere.
+void check_names(const BundleManifest &manifest, const std::string &where) {
+  PortableNames names;
+  const auto add = [&](const std::string &name) {
+    const std::string other = names.add(name);
+    if (other.empty()) return;
+    malformed(where, in_quotes(name), " and ", in_quotes(other),
+              " cannot both lie where capital letters do not count; export the bundle again");
+  };
+  add(kManifestName);
+  add(manifest.weights.name);
+  for (const BundleFile &file : manifest.files) add(file.name);
 }
 
 WeightsFile parse_weights(const Json &entry, const std::string &where) {
@@ -186,6 +203,7 @@ BundleManifest parse_manifest(std::string_view text, const std::string &where) {
       malformed(where, "files must list neither the weights nor the manifest itself");
     }
   }
+  check_names(out, where);
   return out;
 }
 

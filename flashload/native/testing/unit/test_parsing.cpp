@@ -15,6 +15,7 @@
 #include "flash_layout.h"
 #include "json.h"
 #include "manifest_reader.h"
+#include "portable_names.h"
 #include "printable.h"
 #include "residency.h"
 #include "unit.h"
@@ -268,8 +269,9 @@ EK_TEST(manifests) {
     text = sealed(text.replace(text.find("w.safetensors"), 13, name));
     return status_of([&] { edgekit::parse_manifest(text, "m"); });
   };
-  for (const char *name : {"a/b", "...", ".a", "a..b/c"}) EK_CHECK(with_file(name) == EK_OK);
-  for (const char *name : {"", ".", "..", "/a", "a/", "a//b", "a/./b", "a/..", "../a", "a:b", "a\\\\b", "a\\u0000"}) {
+  for (const char *name : {"a/b", ".a", "a..b/c"}) EK_CHECK(with_file(name) == EK_OK);
+  for (const char *name : {"", ".", "..", "/a", "a/", "a//b", "a/./b", "a/..", "../a", "a:b", "a\\\\b", "a\\u0000", "...", "con",
+                           "n\xC3\xA4h", "Edgekit.json", "edgekit.json/a"}) {
     EK_CHECK(with_file(name) == EK_MALFORMED_FILE);
   }
   const std::string newer = manifest_text(kWeights, 3);
@@ -285,6 +287,34 @@ EK_TEST(manifests) {
     EK_CHECK(status_of([&] { edgekit::parse_manifest(text, "m"); }) != EK_OK);
     EK_CHECK(status_of([&] { edgekit::parse_manifest(whole.substr(0, i), "m"); }) != EK_OK);
   }
+}
+
+EK_TEST(names_that_every_system_takes) {
+  const std::string long_part(255, 'x');
+  for (const std::string &each : std::vector<std::string>{"a", "a/b c/d.e", ".hidden", "a#1 & b+c%20='~'.txt", "console", "com", "com10", "lpt", "nulls.txt", "auxiliary",
+                                 "a.con", " a", long_part}) {
+    EK_CHECK(edgekit::portable_fault(each).empty());
+  }
+  for (const std::string &each : std::vector<std::string>{"", "a/", "/a", "a//b", "./a", "..", "con", "CON", "Aux.txt", "a/nul", "nul.tar.gz", "aux /b", "aux .txt",
+                                 "COM1", "lpt9.x", "com0", "prn", "conin$", "CLOCK$", "a.", "a ", "a./b", "a /b", "...", "a:b", "a?", "a*", "a<",
+                                 "a|b", "a\"b", "a\\b", "a\tb", "a\nb", "\x7f", "n\xC3\xA4h", "\xFF", long_part + "x"}) {
+    EK_CHECK(!edgekit::portable_fault(each).empty());
+  }
+  std::string deep = "a";
+  while (deep.size() < 1024) deep += "/a";
+  EK_CHECK(edgekit::portable_fault(deep.substr(0, 1023)).empty() && !edgekit::portable_fault(deep).empty());
+  EK_CHECK(!edgekit::portable_fault(std::string("a\0b", 3)).empty());
+  const auto clash = [](std::vector<std::string> paths) {
+    edgekit::PortableNames names;
+    std::string found;
+    for (const std::string &path : paths) found = names.add(path);
+    return found;
+  };
+  EK_CHECK(clash({"a", "b", "c/a", "c/b"}).empty());
+  EK_CHECK(clash({"README.md", "x", "readme.md"}) == "README.md");
+  EK_CHECK(clash({"a/b", "A/c"}) == "a/b");
+  EK_CHECK(clash({"a/b", "a"}) == "a/b" && clash({"a", "a/b"}) == "a" && clash({"A", "a/b"}) == "A");
+  EK_CHECK(clash({"a/b/c", "a/B/d"}) == "a/b/c" && clash({"a", "a"}) == "a");
 }
 
 EK_TEST(manifest_of_a_folder) {
