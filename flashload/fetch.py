@@ -43,7 +43,8 @@ class Step(IntEnum):
 @dataclass(frozen=True)
 class Request:
     """Bytes to ask a source for: `nbytes` from `offset` of the file `name` below its address; 0 stands for
-    the whole file, without a Range header. `size` is that of the file, 0 where it is not known.
+    the whole file, without a Range header. `size` is that of the file, 0 where it is not known. After
+    `wait_s` it is sent; within `patience_s` the answer has to begin, and `least_bytes_s` come a second.
     """
 
     id: int
@@ -53,6 +54,8 @@ class Request:
     nbytes: int
     size: int
     wait_s: float
+    patience_s: float
+    least_bytes_s: int
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ class Fetch:
             nbytes=found.bytes,
             size=found.size,
             wait_s=found.wait_milliseconds / 1000,
+            patience_s=found.patience_milliseconds / 1000,
+            least_bytes_s=found.least_bytes_per_second,
         )
 
     def answer(self, request: Request, status: int, content_range: str | None) -> None:

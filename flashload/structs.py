@@ -82,7 +82,7 @@ class FetchRequestStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("source", c_int32), ("name", c_char_p), ("id", c_uint64),
         ("offset", c_uint64), ("bytes", c_uint64), ("size", c_uint64), ("wait_milliseconds", c_int32),
-        ("reserved", c_int32),
+        ("patience_milliseconds", c_int32), ("least_bytes_per_second", c_int32), ("reserved", c_int32),
     )  # fmt: skip
 
 

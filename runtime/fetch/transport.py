@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, build_opener
@@ -23,9 +24,8 @@ from edgekit.flashload.fetch import Request
 
 #: Read at once: small enough to stop soon.
 _PART_BYTES = 256 << 10
-#: Until an answer begins, and without a byte of it.
-_TIMEOUT_S = 30.0
-_LEAST_BYTES_S = 1000
+#: Of the time that a request has for an answer, and for its next bytes; tests give less.
+PATIENCE_SHARE = 1.0
 
 #: Takes the status and Content-Range of an answer; raises FetchFailed where it is of no use.
 Head = Callable[[int, str | None], None]
@@ -92,27 +92,29 @@ class Server:
     def ask(self, request: Request, head: Head) -> Iterator[bytes]:
         """As `Transport.ask`; redirects are followed, from https to https alone."""
         asked = HttpRequest(f"{self._below}/{quote(request.name)}")
-        pace = _Pace()
+        patience_s = request.patience_s * PATIENCE_SHARE
+        pace = _Pace(patience_s, request.least_bytes_s)
         asked.add_header("Accept-Encoding", "identity")
         asked.add_header("User-Agent", f"edgekit/{load().version}")
         if request.nbytes:
             asked.add_header("Range", f"bytes={request.offset}-{request.offset + request.nbytes - 1}")
         try:
-            with _opener.open(asked, timeout=_TIMEOUT_S) as answer:
-                if (coded := answer.headers.get("Content-Encoding", "identity")) != "identity":
-                    raise FetchFailed(f"answered in the coding {quoted(coded)}, which was not asked for")
+            with _opener.open(asked, timeout=patience_s) as answer:
+                coding = answer.headers.get("Content-Encoding", "").strip()
+                if coding.lower() not in ("", "identity"):
+                    raise FetchFailed(f"answered in the coding {quoted(coding)}, which was not asked for")
                 head(answer.status, answer.headers.get("Content-Range"))
                 while part := answer.read1(_PART_BYTES):
                     pace.check(len(part))
                     yield part
         except HTTPError as error:
-            with error:
+            with closing(error):
                 head(error.code, error.headers.get("Content-Range"))
             raise FetchFailed(f"answered with HTTP status {error.code}") from None
         except URLError as error:
-            raise FetchFailed(f"cannot be reached ({_reason(error.reason)})") from None
+            raise FetchFailed(f"cannot be reached ({_reason(error.reason, patience_s)})") from None
         except (OSError, http.client.HTTPException) as error:
-            raise FetchFailed(f"the connection broke ({_reason(error)})") from None
+            raise FetchFailed(f"the connection broke ({_reason(error, patience_s)})") from None
         except ValueError as error:  # of an address that it leads to
             raise FetchFailed(f"leads to what is no address ({one_line(error)})") from None
 
@@ -129,6 +131,8 @@ class Folder:
         try:
             if not path.exists():
                 head(404, None)
+            if not path.is_file():  # to open one may wait for ever
+                raise FetchFailed(f"{path} is no file")
             with open(path, "rb") as file:
                 file.seek(request.offset)
                 left = request.nbytes or os.fstat(file.fileno()).st_size
@@ -140,7 +144,15 @@ class Folder:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects among addresses of http and https, but not from https to http."""
+    """Follows redirects among addresses of http and https, but not from https to http. What such an answer
+    has for people to read is left alone: it may have no end.
+    """
+
+    def http_error_302(self, req, fp, code, msg, headers):  # type: ignore[no-untyped-def]
+        fp.close()
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
         before, after = (urlsplit(address).scheme.lower() for address in (req.full_url, newurl))
@@ -154,39 +166,64 @@ class _Redirects(HTTPRedirectHandler):
 class _Pace:
     """Ends what gives a byte now and then, so that another source may give the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float, least_bytes_s: int) -> None:
+        self._patience_s, self._least_bytes_s = patience_s, least_bytes_s
         self._began, self._nbytes = time.monotonic(), 0
 
     def check(self, nbytes: int) -> None:
         """Raises FetchFailed where too little has come for too long."""
         self._nbytes += nbytes
-        if (passed := time.monotonic() - self._began) < _TIMEOUT_S:
+        if (passed := time.monotonic() - self._began) < self._patience_s:
             return
-        if self._nbytes < _LEAST_BYTES_S * passed:
+        if self._nbytes < self._least_bytes_s * passed:
             raise FetchFailed(f"gave {self._nbytes} bytes in {passed:.0f} seconds")
         self._began, self._nbytes = time.monotonic(), 0
 
 
 class _InTime:
-    """A connection whose answer has to begin in time, whatever it sends before that."""
+    """A connection whose answer has to begin within its timeout, whatever it sends before that."""
 
     sock: socket.socket | None
+    timeout: float | None
+    _is_late = False
+
+    def request(self, *args: Any, **options: Any) -> None:
+        """Raises FetchFailed where the connection is not there in time, OSError."""
+        self._late = threading.Timer(self._patience_s, self._shut)
+        self._late.daemon = True
+        self._late.start()
+        try:
+            super().request(*args, **options)  # type: ignore[misc]
+        except BaseException:
+            self._late.cancel()
+            self._check()
+            raise
 
     def getresponse(self) -> http.client.HTTPResponse:
-        """Raises OSError where it has not begun."""
-        late = threading.Timer(_TIMEOUT_S, self._shut)
-        late.daemon = True
-        late.start()
+        """Raises FetchFailed where it has not begun, OSError."""
         try:
             response: http.client.HTTPResponse = super().getresponse()  # type: ignore[misc]
+        except (OSError, http.client.HTTPException):
+            self._check()
+            raise
         finally:
-            late.cancel()
+            self._late.cancel()
         return response
 
+    @property
+    def _patience_s(self) -> float:
+        return self.timeout or 0.0
+
+    def _check(self) -> None:
+        if self._is_late:
+            raise FetchFailed(f"gave no answer in {self._patience_s:.0f} seconds")
+
     def _shut(self) -> None:
+        self._is_late = True
         if self.sock is not None:
             with suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)
+                # That of the TCP connection: TLS's own would wait for the other side.
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
 class _Http(_InTime, http.client.HTTPConnection):
@@ -194,7 +231,17 @@ class _Http(_InTime, http.client.HTTPConnection):
 
 
 class _Https(_InTime, http.client.HTTPSConnection):
-    pass
+    _context: ssl.SSLContext
+    _tunnel_host: str | None
+
+    def connect(self) -> None:
+        """As the class above, but that what is shut when it is late is known before the handshake."""
+        http.client.HTTPConnection.connect(self)
+        assert self.sock is not None
+        name = self._tunnel_host or self.host
+        safe = self._context.wrap_socket(self.sock, server_hostname=name, do_handshake_on_connect=False)
+        self.sock = safe
+        safe.do_handshake()
 
 
 class _HttpHandler(HTTPHandler):
@@ -210,9 +257,15 @@ class _HttpsHandler(HTTPSHandler):
 _opener = build_opener(_Redirects, _HttpHandler, _HttpsHandler)
 
 
-def _reason(error: object) -> str:
+def _reason(error: object, patience_s: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing for {_TIMEOUT_S:.0f} seconds"
+        return f"nothing for {patience_s:.0f} seconds"
+    if isinstance(error, http.client.IncompleteRead):
+        return "its answer is not whole"
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+        return "it answered with something else than HTTP"
+    if isinstance(error, http.client.UnknownProtocol):
+        return "it answered with another version of HTTP"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(error) if isinstance(error, BaseException) else str(error)

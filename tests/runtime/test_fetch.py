@@ -7,10 +7,12 @@ import platform
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,17 @@ def test_from_a_folder(bundle: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "here") == contents(bundle)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no FIFOs")
+def test_a_source_that_has_no_file_there(bundle: Path, tmp_path: Path) -> None:
+    served = shutil.copytree(bundle, tmp_path / "served")
+    (served / WEIGHTS).unlink()
+    os.mkfifo(served / WEIGHTS)
+    fetch([str(served), str(bundle)], tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+    with pytest.raises(FetchFailed, match="weights.safetensors is no file"):
+        fetch(str(served), tmp_path / "alone")
+
+
 def test_a_bundle_that_is_there_is_not_fetched_again(
     bundle: Path, server: RangeServer, tmp_path: Path
 ) -> None:
@@ -159,16 +172,15 @@ FAULTS = {
     "silent": Fault(silent=True),
     "a flipped bit": Fault(flip=77),
     "other bytes under right headers": Fault(shift=1),
-    "another range": Fault(said="bytes 0-99/100"),
+    "another range": Fault(said="bytes 5-99/*"),
     "a range that is none": Fault(said="bytes twelve"),
     "another unit": Fault(said="rows 0-99/100"),
-    "another size": Fault(said="bytes 0-1/5"),
     "no range": Fault(whole=True),
     "too much": Fault(surplus=b"x" * 70_000),
     "compressed": Fault(coding="gzip"),
+    "more than was asked for": Fault(longer=True),
     "overloaded": Fault(status=503),
     "too many": Fault(status=429),
-    "ranges that it does not have": Fault(status=416),
     "a page": Fault(status=200),
 }
 
@@ -285,13 +297,85 @@ def test_what_is_no_bundle(server: RangeServer, tmp_path: Path) -> None:
 def test_a_source_that_gives_nearly_nothing_is_left(
     name: str, fault: Fault, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgekit.runtime.fetch.transport._TIMEOUT_S", 0.4)
+    monkeypatch.setattr("edgekit.runtime.fetch.transport.PATIENCE_SHARE", 0.4 / 30)
     with RangeServer(bundle) as slow, RangeServer(bundle) as good:
         slow.fault_of = lambda asked: fault if asked.path == name else None
         fetch([slow.url, good.url], tmp_path / "here")
         assert contents(tmp_path / "here") == contents(bundle)
-        with pytest.raises(FetchFailed, match=r"gave \d+ bytes in|the connection broke|cannot be reached"):
+        with pytest.raises(FetchFailed, match=r"gave \d+ bytes in|gave no answer in"):
             fetch(slow.url, tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            Fault(said="bytes 0-16383/50000000"),
+            r"has 50000000 bytes, and not \d+, in weights.safetensors: the bundle there was replaced",
+        ),
+        (Fault(status=416), r"has no bytes 0-16383 \(HTTP status 416\) in weights.safetensors: the bundle"),
+    ],
+    ids=["another size", "416"],
+)
+def test_a_file_of_another_size_is_not_asked_for_again(
+    fault: Fault, said: str, bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    with RangeServer(bundle) as stale:
+        stale.fault_of = lambda asked: fault if asked.path == WEIGHTS else None
+        with pytest.raises(FetchFailed, match=said):
+            fetch(stale.url, tmp_path / "alone", connections=1)
+        assert stale.paths().count(WEIGHTS) == 1
+        fetch([stale.url, server.url], tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+def test_a_server_that_once_gave_a_page_is_asked_for_parts_again(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    server.fault_of = lambda asked: Fault(status=200) if len(server.log) == 3 else None
+    fetching = Fetch(tmp_path / "here", [server.url], request_bytes=64 << 10)
+    fetching.close()
+    fetch(server.url, tmp_path / "here", connections=1)
+    assert contents(tmp_path / "here") == contents(bundle)
+    assert server.sent < 1.1 * sum(path.stat().st_size for path in bundle.rglob("*"))
+
+
+def test_redirects_with_a_page_that_has_no_end(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    with RangeServer(bundle) as front:
+        front.fault_of = lambda asked: Fault(redirect=server.url + "{path}", endless=True)
+        fetch(front.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+def test_a_server_that_says_nothing_in_tls(
+    bundle: Path, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a connection, and gives a part of its first record now and then."""
+    monkeypatch.setattr("edgekit.runtime.fetch.transport.PATIENCE_SHARE", 0.4 / 30)
+    ended = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        open_ones = list[socket.socket]()
+        while not ended.wait(0.05):
+            with suppress(OSError):
+                open_ones.append(listening.accept()[0])
+            for each in open_ones:
+                with suppress(OSError):
+                    each.send(b"\x16\x03\x03\x3f\xff" if each is open_ones[-1] else b"\0")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.01)
+        thread = threading.Thread(target=drip, args=(listening,))
+        thread.start()
+        try:
+            address = f"https://127.0.0.1:{listening.getsockname()[1]}"
+            with pytest.raises(FetchFailed, match="gave no answer in|cannot be reached"):
+                fetch(address, tmp_path / "alone", connections=1)
+            fetch([address, server.url], tmp_path / "here")
+        finally:
+            ended.set()
+            thread.join()
+    assert contents(tmp_path / "here") == contents(bundle)
 
 
 def test_a_manifest_without_end_is_not_waited_for(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
@@ -336,18 +420,25 @@ def test_what_is_no_address(address: str, tmp_path: Path) -> None:
         fetch(address, tmp_path / "here")
 
 
+@pytest.mark.parametrize("fault", [Fault(longer=True), Fault(coding="Identity"), Fault(coding="")])
+def test_odd_answers_that_are_of_use(fault: Fault, bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    server.fault_of = lambda asked: fault
+    fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
 def test_redirects_are_followed(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
     with RangeServer(bundle) as front:
         front.fault_of = lambda asked: Fault(redirect=server.url + "{path}")
         fetch(front.url, tmp_path / "here")
     assert contents(tmp_path / "here") == contents(bundle)
     server.fault_of = lambda asked: Fault(redirect=server.url + "{path}")
-    with pytest.raises(FetchFailed):
+    with pytest.raises(FetchFailed, match="leads in a circle, or to what is no address"):
         fetch(server.url, tmp_path / "round")
 
 
 def test_names_with_odd_letters(tmp_path: Path) -> None:
-    files = {"a folder/ein schöner Name #1?.txt": b"x", "100%25/ü": b"y"}
+    files = {"a folder/one more name #1 & ~'+;=@.txt": b"x", "100%25/[a]{b}": b"y"}
     served = arriving.make(tmp_path / "sérved #2", (1000,), files)
     with RangeServer(served) as server:
         fetch(server.url, tmp_path / "here")
@@ -525,6 +616,30 @@ def test_files_of_others_stay(bundle: Path, server: RangeServer, tmp_path: Path)
     assert contents(tmp_path / "empty") == contents(bundle)
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "Thumbs.db", "desktop.ini"])
+def test_files_of_the_system_keep_nothing_from_being_replaced(
+    name: str, bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    """Some systems put them into every folder that somebody looks at, also while a bundle arrives."""
+    here = arriving.make(tmp_path / "here", seed=4)
+    for folder in (here, here / "tokenizer"):
+        (folder / name).write_bytes(b"of the system")
+
+    def put(sent: int) -> None:
+        for folder in (tmp_path / "here.arriving", tmp_path / "here.arriving" / "tokenizer"):
+            if folder.is_dir():
+                (folder / name).write_bytes(b"of the system")
+
+    server.after_part = put
+    fetch(server.url, here)
+    assert contents(here) == contents(bundle)
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / name).write_bytes(b"of the system")
+    fetch(server.url, tmp_path / "empty")
+    assert contents(tmp_path / "empty") == contents(bundle)
+
+
 def test_files_that_come_meanwhile_stay(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
     here = arriving.make(tmp_path / "here", seed=4)
     before = contents(here)
@@ -602,14 +717,25 @@ def test_a_bundle_with_other_links_is_not_written_into(
     assert other.read_text() == "mine" and contents(tmp_path / "here") == contents(bundle)
 
 
-def test_a_linked_folder_among_what_has_arrived(server: RangeServer, tmp_path: Path) -> None:
+def test_a_linked_folder_among_what_has_arrived(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "here.arriving").mkdir()
     (tmp_path / "here.arriving" / ".edgekit-arriving").touch()
     (tmp_path / "here.arriving" / "tokenizer").symlink_to("../mine")
+    fetching = Fetch(tmp_path / "here", [server.url])
+    request = fetching.next()[1]
+    assert request is not None
+    fetching.write(request, (bundle / MANIFEST_NAME).read_bytes())
+    fetching.end(request)
+    assert not (tmp_path / "here.arriving" / "tokenizer").exists()  # one from before is removed
+    (tmp_path / "here.arriving" / "tokenizer").symlink_to("../mine")
     with pytest.raises(OpenFailed, match="tokenizer: is a link; remove it"):
-        fetch(server.url, tmp_path / "here")
+        while fetching.next()[0] is Step.ASK:
+            pass
+    fetching.close()
     assert not list((tmp_path / "mine").iterdir())
+    fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle) and not list((tmp_path / "mine").iterdir())
 
 
 def test_a_link_stays_one(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
@@ -630,6 +756,17 @@ def test_a_link_among_what_has_arrived_is_not_followed(
     with pytest.raises(WriteFailed, match=r"README.md: cannot open"):
         fetch(server.url, tmp_path / "here")
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_mark_that_is_a_link_is_not_written_through(server: RangeServer, tmp_path: Path) -> None:
+    for link in (Path.symlink_to, Path.hardlink_to):
+        (tmp_path / "mine").write_text("arriving\n and more of mine")
+        (tmp_path / "here.arriving").mkdir()
+        link(tmp_path / "here.arriving" / ".edgekit-arriving", tmp_path / "mine")
+        with pytest.raises(OpenFailed, match=r".edgekit-arriving: is a link, or no file; remove it"):
+            fetch(server.url, tmp_path / "here")
+        assert (tmp_path / "mine").read_text() == "arriving\n and more of mine"
+        shutil.rmtree(tmp_path / "here.arriving")
 
 
 def test_a_folder_of_somebody_else_that_is_named_so(server: RangeServer, tmp_path: Path) -> None:
@@ -709,6 +846,32 @@ def test_the_room_is_asked_for_first(bundle: Path, tmp_path: Path) -> None:
         assert server.paths() == [MANIFEST_NAME]
 
 
+def test_sizes_whose_sum_no_number_holds(bundle: Path, tmp_path: Path) -> None:
+    served = shutil.copytree(bundle, tmp_path / "served")
+
+    def far_more(table) -> None:
+        table["weights"]["size"] = 2**63 - 1
+        for entry in table["files"].values():
+            entry["size"] = 2**63 - 1
+
+    sealing.edit(served, far_more)
+    with RangeServer(served) as server, pytest.raises(MalformedFile, match="more bytes than any disk has"):
+        fetch(server.url, tmp_path / "here")
+
+
+def test_what_an_earlier_fetch_of_another_bundle_left_makes_room(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    left = tmp_path / "here.arriving"
+    (left / "other").mkdir(parents=True)
+    (left / ".edgekit-arriving").write_text("arriving\n")
+    (left / "other" / "model.bin").write_bytes(bytes(1000))
+    seen = list[bool]()
+    server.after_part = lambda sent: seen.append((left / "other").exists())
+    fetch(server.url, tmp_path / "here")
+    assert not any(seen[1:]) and contents(tmp_path / "here") == contents(bundle)
+
+
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="a full disk is mounted by root alone"
 )
@@ -776,6 +939,29 @@ def test_names_of_edgekits_own(name: str, tmp_path: Path) -> None:
     served = arriving.make(tmp_path / "served", files={name: b"x"})
     with RangeServer(served) as server, pytest.raises(MalformedFile, match="a name of edgekit's own"):
         fetch(server.url, tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("aux.txt", "Windows takes it for a device"),
+        ("tokenizer/CON", "Windows takes it for a device"),
+        ("a./b", "ends with a dot or a blank"),
+        ("blank ", "ends with a dot or a blank"),
+        ("what?", "other letters than those of ASCII"),
+        ("nai\u0308ve", "other letters than those of ASCII"),
+        ("readme.MD", "'readme.MD' and 'README.md' cannot both lie where capital letters do not count"),
+        ("Tokenizer/a", "'Tokenizer/a' and 'tokenizer/tokenizer.json' cannot both lie"),
+        ("README.md/a", "'README.md/a' and 'README.md' cannot both lie"),
+        (".Edgekit-arriving", "a name of edgekit's own"),
+    ],
+)
+def test_names_that_other_systems_refuse(name: str, said: str, bundle: Path, tmp_path: Path) -> None:
+    served = shutil.copytree(bundle, tmp_path / "served")
+    sealing.edit(served, lambda t: t["files"].update({name: t["files"]["README.md"]}))
+    with RangeServer(served) as server, pytest.raises(MalformedFile, match=said):
+        fetch(server.url, tmp_path / "here")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
 
 
 @pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "c:\\out"])

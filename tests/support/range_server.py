@@ -34,13 +34,14 @@ class Fault:
     shift: int = 0  # the bytes are those so many further on; the headers are right
     said: str | None = None  # Content-Range
     whole: bool = False  # the range is ignored
+    longer: bool = False  # its end is ignored
     surplus: bytes = b""  # behind the bytes, counted in Content-Length
     coding: str | None = None  # Content-Encoding
     redirect: str | None = None  # to another address, "{path}" being what was asked for
     silent: bool = False  # the connection is closed before any answer
     promises: bool = False  # it says 100 Continue again and again, and nothing else
     drips: bool = False  # a byte now and then
-    endless: bool = False  # a body without end
+    endless: bool = False  # a body without end; with `redirect` of that answer, and with `drips` slowly
 
 
 @dataclass
@@ -115,11 +116,16 @@ class _Answering(BaseHTTPRequestHandler):
         if fault.silent:
             return self.close_now()
         if fault.redirect is not None:
-            return self.head(
-                asked, 302, {"Location": fault.redirect.format(path=self.path), "Content-Length": "0"}
-            )
-        if fault.promises or fault.endless:
-            return self.go_on(asked, fault.endless)
+            to = {"Location": fault.redirect.format(path=self.path)}
+            if not fault.endless:
+                return self.head(asked, 302, to | {"Content-Length": "0"})
+            self.head(asked, 302, to)
+            return self.go_on(b"\0" if fault.drips else bytes(_PART), 0.05 if fault.drips else 0.0)
+        if fault.endless:
+            self.head(asked, 200, {})
+            return self.go_on(bytes(_PART))
+        if fault.promises:
+            return self.go_on(b"HTTP/1.1 100 Continue\r\n\r\n", 0.05)
         file = owner.folder / asked.path
         if fault.status is not None or not file.is_file():
             return self.page(asked, fault.status or 404)
@@ -129,6 +135,8 @@ class _Answering(BaseHTTPRequestHandler):
             found = re.fullmatch(r"bytes=(\d+)-(\d+)", asked.range)
             assert found is not None, asked.range
             first, end, status = int(found[1]), min(int(found[2]) + 1, len(data)), 206
+            if fault.longer:
+                end = len(data)
             if first >= end:
                 return self.page(asked, 416)
         body = bytearray(data[first + fault.shift : end + fault.shift].ljust(end - first, b"\0"))
@@ -148,13 +156,11 @@ class _Answering(BaseHTTPRequestHandler):
         if fault.cut is not None:
             self.close_now()
 
-    def go_on(self, asked: Asked, endless: bool) -> None:
+    def go_on(self, part: bytes, pause_s: float = 0.0) -> None:
         """Until the other side closes the connection."""
-        if endless:
-            self.head(asked, 200, {})
         while True:
-            self.wfile.write(bytes(_PART) if endless else b"HTTP/1.1 100 Continue\r\n\r\n")
-            time.sleep(0.0 if endless else 0.05)
+            self.wfile.write(part)
+            time.sleep(pause_s)
 
     def page(self, asked: Asked, status: int) -> None:
         body = b"<!doctype html><title>another page</title>"

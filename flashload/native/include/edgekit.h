@@ -977,7 +977,8 @@ EK_API ek_status ek_bundle_list_check(const char *text, uint64_t size, const cha
  * "Accept-Encoding: identity" and, where `bytes` is not 0, "Range: bytes=OFFSET-LAST", LAST being offset + bytes - 1. It
  * follows redirects.
  *
- * Any number of requests may be open at the same time, each used by one thread. A fetch that failed gives the same error from
+ * Any number of requests may be open at the same time, each used by one thread: its bytes come in order. Another thread may end it or
+ * give it back. A fetch that failed gives the same error from
  * then on; open it again to go on. A null fetch is EK_INVALID_ARGUMENT everywhere but in ek_fetch_close. */
 
 typedef struct ek_fetch ek_fetch;
@@ -1021,10 +1022,12 @@ typedef struct ek_fetch_request {
   uint64_t offset, bytes;     /* what of it; bytes 0: all, without a Range header */
   uint64_t size;              /* of the file; 0: not known */
   int32_t wait_milliseconds;  /* to be let pass before, as the source has failed */
+  int32_t patience_milliseconds;  /* the answer has to begin within this time, whatever comes before it, and in each such time */
+  int32_t least_bytes_per_second; /* after that as much has to come; else the transport gives the request up (ek_fetch_end) */
   int32_t reserved;
 } ek_fetch_request;
 
-#define EK_FETCH_REQUEST_INIT {sizeof(ek_fetch_request), 0, NULL, 0, 0, 0, 0, 0, 0}
+#define EK_FETCH_REQUEST_INIT {sizeof(ek_fetch_request), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Tells in *step what comes next, and fills *request for EK_FETCH_ASK. Compares what is here already, 32 MB or a run at a
  * time. EK_FETCH_FAILED where no source gives what is needed; EK_CHECKSUM_MISMATCH, EK_MALFORMED_FILE where they give

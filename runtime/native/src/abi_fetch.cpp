@@ -79,6 +79,8 @@ ek_status ek_fetch_next(ek_fetch *fetch, int32_t *step, ek_fetch_request *reques
     made.bytes = found.range.bytes();
     made.size = found.size;
     made.wait_milliseconds = found.wait_milliseconds;
+    made.patience_milliseconds = found.patience_milliseconds;
+    made.least_bytes_per_second = found.least_bytes_per_second;
     write_struct(request, made, "ek_fetch_request");
   });
 }

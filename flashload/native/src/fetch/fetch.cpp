@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fetch/http_answer.h"
+#include "printable.h"
 
 namespace edgekit {
 namespace {
@@ -46,19 +47,20 @@ FetchStep Fetch::next(FetchRequest &request) {
 }
 
 void Fetch::answer(std::uint64_t id, int status, std::string_view content_range) {
-  const Lock lock(mutex_);
-  const auto found = open_.find(id);
-  if (found == open_.end()) fail(EK_INVALID_ARGUMENT, "no request has the number ", id);
-  Open &open = found->second;
+  Lock lock(mutex_);
+  Open *const found = find_open(id, lock);
+  if (found == nullptr) fail(EK_INVALID_ARGUMENT, "no request has the number ", id);
+  Open &open = *found;
   const std::size_t source = open.source;
   const HttpAnswerFound answer =
       read_http_answer(status, content_range, open.asked, open.file == nullptr ? 0 : open.file->size);
   switch (answer.answer) {
     case HttpAnswer::part:
+      sources_.set_whole_only(source, false);  // what it once answered with was no file
       return;
     case HttpAnswer::whole:
       if (open.file == nullptr) return;
-      if (open.asked.begin != 0 || open.asked.end != open.file->size) sources_.set_whole_only(source);
+      if (open.asked.begin != 0 || open.asked.end != open.file->size) sources_.set_whole_only(source, true);
       open.asked.begin = open.at = 0;
       return;
     case HttpAnswer::missing:
@@ -75,6 +77,14 @@ void Fetch::answer(std::uint64_t id, int status, std::string_view content_range)
       close(id, answer.why);
       sources_.drop(source, answer.why);
       break;
+    case HttpAnswer::other: {
+      // Asked again it would say the same.
+      const std::string why = answer.why + " in " + open.file->remote +
+                              ": the bundle there was replaced, or is not whole; its owner must upload it again";
+      close(id, why);
+      sources_.drop(source, why);
+      fail(EK_FETCH_FAILED, sources_.name(source), ": ", why);
+    }
     case HttpAnswer::later:
       close(id, answer.why);
       break;
@@ -90,9 +100,9 @@ bool Fetch::write(std::uint64_t id, const void *data, std::size_t size) {
 
 void Fetch::end(std::uint64_t id) {
   Lock lock(mutex_);
-  const auto found = open_.find(id);
-  if (found == open_.end()) return;
-  const Open &open = found->second;
+  const Open *const found = find_open(id, lock);
+  if (found == nullptr) return;
+  const Open &open = *found;
   if (open.file != nullptr) {
     close(id, "ended before byte " + std::to_string(open.lacking.end()) + " of " + open.file->remote);
     return;
@@ -105,8 +115,8 @@ void Fetch::end(std::uint64_t id) {
 }
 
 void Fetch::fail_request(std::uint64_t id, const std::string &why) {
-  const Lock lock(mutex_);
-  if (open_.count(id) != 0) close(id, why);
+  Lock lock(mutex_);
+  if (find_open(id, lock) != nullptr) close(id, why);
 }
 
 FetchProgress Fetch::progress() {
@@ -129,6 +139,11 @@ void Fetch::finish() {
     if (progress_.current) {
       staging_.discard();
     } else {
+      for (const File &file : files_) {
+        if (staging_.has_file(file.name, file.size)) continue;
+        fail(EK_WRITE_FAILED, staging_path_, ": ", in_quotes(file.name),
+             " was removed or changed by somebody else while the bundle arrived; fetch it again");
+      }
       staging_.write(kManifestName, manifest_);
       staging_.switch_over([this](const std::string &name) { return names_.count(name) != 0; });
     }
@@ -137,8 +152,8 @@ void Fetch::finish() {
 }
 
 void Fetch::give_back(std::uint64_t id) {
-  const Lock lock(mutex_);
-  if (open_.count(id) != 0) close(id, "");
+  Lock lock(mutex_);
+  if (find_open(id, lock) != nullptr) close(id, "");
 }
 
 void Fetch::discard() {

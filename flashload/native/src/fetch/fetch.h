@@ -9,6 +9,7 @@
 #ifndef EDGEKIT_FETCH_H
 #define EDGEKIT_FETCH_H
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -50,6 +51,10 @@ struct FetchRequest {
   ByteRange range;             // empty: the whole file, whose size is not known
   std::uint64_t size = 0;      // of the file; 0: not known
   int wait_milliseconds = 0;   // before it is asked
+  // The answer has to begin within this time, and then as much has to come in each such time; else the transport ends it, so
+  // that another source may give the rest.
+  int patience_milliseconds = 30'000;
+  int least_bytes_per_second = 1000;
 };
 
 enum class FetchStep {
@@ -71,7 +76,8 @@ struct FetchProgress {
   bool current = false;       // the folder had this bundle already
 };
 
-// Safe to use from several threads; one request is one thread's.
+// Safe to use from several threads. Those that use one request wait for each other while its bytes are written, so that
+// none are written for a request that is over.
 class Fetch {
  public:
   // Throws Error: EK_INVALID_ARGUMENT, and those of StagingFolder.
@@ -135,6 +141,7 @@ class Fetch {
     std::uint64_t at = 0;  // of the byte that comes next
     Piece *again = nullptr;
     std::uint64_t gave = 0;  // bytes of use
+    bool writing = false;    // by a thread without the lock: nobody else changes it
     std::string text;
   };
   // A piece that came damaged: all of it comes from one source.
@@ -155,12 +162,13 @@ class Fetch {
   void take_set(const std::string &text, const std::string &where);
   void take_manifest(const std::string &text, const std::string &where);
   bool is_current(const BundleManifest &manifest) const;
-  void require_room() const;
+  void require_room(const BundleManifest &manifest) const;
 
   // fetch_requests.cpp
   std::optional<FetchRequest> find_request();
   std::optional<FetchRequest> find_again();
   FetchRequest open_request(File *file, std::size_t source, ByteRange asked, ByteRanges lacking, Piece *again);
+  Open *find_open(std::uint64_t id, Lock &lock);  // null where it is over
   bool take_bytes(std::uint64_t id, const char *data, std::size_t size, Lock &lock);
   void close(std::uint64_t id, const std::string &why);
 
@@ -202,6 +210,7 @@ class Fetch {
   std::size_t wanting_ = 0;                // files before it want nothing
   std::list<Again> again_;
   std::map<std::uint64_t, Open> open_;
+  std::condition_variable written_;  // one of them is written to no more
   std::unordered_set<std::string> asked_names_;  // of the manifests, for requests
   std::uint64_t last_id_ = 0;
   bool working_ = false, finished_ = false;

@@ -1,8 +1,10 @@
 // What a fetch asks for first: the manifest, or bundles.json and the manifest of the bundle that is chosen there.
+#include <algorithm>
 #include <filesystem>
 
 #include "bundle_folder.h"
 #include "fetch/fetch.h"
+#include "portable_names.h"
 #include "printable.h"
 #include "xxh3.h"
 
@@ -13,6 +15,8 @@ namespace fs = std::filesystem;
 
 // A manifest that comes with other bytes so many times is so.
 constexpr int kMostDamagedIndex = 3;
+// No disk has as many, and no sum of those that are less overflows.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 61;
 // For folders, and what other programs write meanwhile.
 constexpr std::uint64_t kRoomLeft = std::uint64_t{32} << 20;
 
@@ -102,8 +106,14 @@ void Fetch::take_manifest(const std::string &text, const std::string &where) {
   }
   manifest_ = text;
   const WeightsFile &weights = manifest.weights;
-  progress_.total = weights.size;
-  for (const BundleFile &file : manifest.files) progress_.total += file.size;
+  std::uint64_t total = 0;
+  const auto add = [&](std::uint64_t size) {
+    if (size > kMostBytes - total) fail(EK_MALFORMED_FILE, where, ": lists more bytes than any disk has; export the bundle again");
+    total += size;
+  };
+  add(weights.size);
+  for (const BundleFile &file : manifest.files) add(file.size);
+  progress_.total = total;
   if (!options_.compare && is_current(manifest)) {
     progress_.current = true;
     progress_.whole = progress_.total;
@@ -113,10 +123,11 @@ void Fetch::take_manifest(const std::string &text, const std::string &where) {
   names_ = {kManifestName, weights.name};
   for (const BundleFile &file : manifest.files) names_.insert(file.name);
   for (const std::string &name : names_) {
-    if (name.rfind(".edgekit-", 0) == 0) fail(EK_MALFORMED_FILE, where, ": lists ", in_quotes(name), ", a name of edgekit's own");
+    if (small_letters(name).rfind(".edgekit-", 0) == 0) fail(EK_MALFORMED_FILE, where, ": lists ", in_quotes(name), ", a name of edgekit's own");
   }
   staging_.require_replaceable();
-  require_room();
+  staging_.remove_others([this](const std::string &name) { return names_.count(name) != 0; });
+  require_room(manifest);
   if (staging_.has_bundle()) kept_ = KeptPieces(staging_.folder());
   for (const BundleFile &file : manifest.files) {
     files_.emplace_back();
@@ -153,9 +164,12 @@ bool Fetch::is_current(const BundleManifest &manifest) const {
   return has(manifest.weights.name, manifest.weights.size);
 }
 
-void Fetch::require_room() const {
-  const std::uint64_t taken = staging_.taken(), room = staging_.room();
-  const std::uint64_t lacks = progress_.total > taken ? progress_.total - taken : 0;
+void Fetch::require_room(const BundleManifest &manifest) const {
+  const std::uint64_t room = staging_.room();
+  std::uint64_t lacks = 0;
+  const auto add = [&](const std::string &name, std::uint64_t size) { lacks += size - std::min(size, staging_.taken(name)); };
+  add(manifest.weights.name, manifest.weights.size);
+  for (const BundleFile &file : manifest.files) add(file.name, file.size);
   if (lacks == 0 || lacks + kRoomLeft <= room) return;
   fail(EK_WRITE_FAILED, staging_.folder(), ": ", gigabytes(lacks), " of the bundle have to come, and its disk has room for ",
        gigabytes(room), staging_.has_bundle() ? " beside the bundle that is there" : "",

@@ -84,37 +84,53 @@ FetchRequest Fetch::open_request(File *file, std::size_t source, ByteRange asked
   return request;
 }
 
+Fetch::Open *Fetch::find_open(std::uint64_t id, Lock &lock) {
+  while (true) {
+    const auto found = open_.find(id);
+    if (found == open_.end()) return nullptr;
+    if (!found->second.writing) return &found->second;
+    written_.wait(lock);
+  }
+}
+
 bool Fetch::take_bytes(std::uint64_t id, const char *data, std::size_t size, Lock &lock) {
-  const auto found = open_.find(id);
-  if (found == open_.end()) return false;
-  Open &begun = found->second;
+  Open *const found = find_open(id, lock);
+  if (found == nullptr) return false;
+  Open &open = *found;
   progress_.fetched += size;
-  if (begun.file == nullptr) {
+  if (open.file == nullptr) {
     const std::uint64_t most = index_ == Index::set ? kMaxBundleSetBytes : kMaxManifestBytes;
-    if (begun.text.size() + size > most) {
-      const std::size_t source = begun.source;
+    if (open.text.size() + size > most) {
+      const std::size_t source = open.source;
       const std::string why = "gave more than " + std::to_string(most) + " bytes for " + index_name();
       close(id, why);
       sources_.drop(source, why);
       return false;
     }
-    begun.text.append(data, size);
+    open.text.append(data, size);
     return true;
   }
-  File &file = *begun.file;
-  const ByteRange come{begun.at, begun.at + std::min<std::uint64_t>(size, begun.asked.end - begun.at)};
+  File &file = *open.file;
+  const ByteRange come{open.at, open.at + std::min<std::uint64_t>(size, open.asked.end - open.at)};
   ByteRanges of_use;
-  begun.lacking.visit(come, [&of_use](ByteRange part) { of_use.add(part); });
+  open.lacking.visit(come, [&of_use](ByteRange part) { of_use.add(part); });
   const std::shared_ptr<ArrivingFile> to = file.file;
-  lock.unlock();  // the request is this thread's alone
-  of_use.visit(come, [&](ByteRange part) {
-    to->write(data + (part.begin - come.begin), static_cast<std::size_t>(part.bytes()), part.begin);
-  });
-  lock.lock();
-  // Another thread should not have ended it meanwhile, but may have.
-  const auto still = open_.find(id);
-  if (still == open_.end()) return false;
-  Open &open = still->second;
+  open.writing = true;
+  lock.unlock();
+  const auto written = [&] {
+    lock.lock();
+    open.writing = false;
+    written_.notify_all();
+  };
+  try {
+    of_use.visit(come, [&](ByteRange part) {
+      to->write(data + (part.begin - come.begin), static_cast<std::size_t>(part.bytes()), part.begin);
+    });
+  } catch (...) {
+    written();
+    throw;
+  }
+  written();
   open.at = come.end;
   std::vector<Piece *> complete;
   of_use.visit(come, [&](ByteRange part) {

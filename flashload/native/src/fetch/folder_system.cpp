@@ -41,16 +41,23 @@ KeptFolder::~KeptFolder() {
 }
 
 bool KeptFolder::keep(const std::filesystem::path &folder) noexcept {
-  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (opened < 0) return true;
-  if (::flock(opened, LOCK_EX | LOCK_NB) == 0) {
+  while (true) {
+    const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (opened < 0) return true;
+    if (::flock(opened, LOCK_EX | LOCK_NB) != 0) {
+      const int code = errno;
+      ::close(opened);
+      return code != EWOULDBLOCK;
+    }
+    struct ::stat own {}, named {};
+    if (::fstat(opened, &own) == 0 && ::stat(folder.c_str(), &named) == 0 && own.st_ino != named.st_ino) {
+      ::close(opened);  // another one has given the folder another name, and this name to another folder
+      continue;
+    }
     if (descriptor_ >= 0) ::close(descriptor_);
     descriptor_ = opened;
     return true;
   }
-  const int code = errno;
-  ::close(opened);
-  return code != EWOULDBLOCK;
 }
 
 bool exchange_folders(const std::filesystem::path &one, const std::filesystem::path &other) noexcept {

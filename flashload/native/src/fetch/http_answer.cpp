@@ -59,11 +59,11 @@ HttpAnswerFound read_part(std::string_view content_range, ByteRange asked, std::
   if (!parse_content_range(content_range, given, given_size, size_known)) {
     return later("answered with a part, and Content-Range " + in_quotes(content_range));
   }
-  if (given.begin != asked.begin || given.end > asked.end) {
-    return later("was asked for bytes " + shown(asked) + " and answered with " + shown(given));
-  }
   if (size_known && size != 0 && given_size != size) {
-    return later("has a file of " + std::to_string(given_size) + " bytes, the bundle lists " + std::to_string(size));
+    return {HttpAnswer::other, "has " + std::to_string(given_size) + " bytes, and not " + std::to_string(size) + ","};
+  }
+  if (given.begin != asked.begin) {  // more than was asked for does no harm
+    return later("was asked for bytes " + shown(asked) + " and answered with " + shown(given));
   }
   return {HttpAnswer::part, ""};
 }
@@ -86,10 +86,12 @@ HttpAnswerFound read_http_answer(int status, std::string_view content_range, Byt
     case 451:
       return {HttpAnswer::never, "does not allow it (" + code + ")"};
     case 416:
-      return later("has fewer bytes than the bundle lists (" + code + ")");
+      if (asked.empty()) break;
+      return {HttpAnswer::other, "has no bytes " + shown(asked) + " (" + code + ")"};
     default:
       break;
   }
+  if (status >= 300 && status < 400) return {HttpAnswer::never, "leads in a circle, or to what is no address (" + code + ")"};
   if (status >= 500 || status == 408 || status == 425 || status == 429) return later("is not ready (" + code + ")");
   return {HttpAnswer::never, "answered with " + code};
 }

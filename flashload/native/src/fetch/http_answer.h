@@ -15,6 +15,7 @@ enum class HttpAnswer {
   whole,    // the file follows from its beginning
   missing,  // there is no such file
   later,    // it may be asked again
+  other,    // its file has not the size that the bundle lists
   never,    // it will not give it
 };
 

@@ -30,7 +30,7 @@ class FetchSources {
   const std::string &name(std::size_t source) const { return sources_[source].name; }
   // Whether it gives files from their beginning alone.
   bool whole_only(std::size_t source) const { return sources_[source].whole_only; }
-  void set_whole_only(std::size_t source) { sources_[source].whole_only = true; }
+  void set_whole_only(std::size_t source, bool is) { sources_[source].whole_only = is; }
 
   // The one to be asked now, not one of `avoided`; none where it is busy, or where there is none. One that gives whole
   // files alone is asked for one at a time.

@@ -56,6 +56,12 @@ constexpr const char *kIsArriving = "arriving\n";
 constexpr const char *kIsReplaced = "replaced\n";
 
 void mark(const fs::path &folder, const char *what) {
+  std::error_code error;
+  const fs::file_status found = fs::symlink_status(folder / kMark, error);
+  // Its bytes would be another file's.
+  if (fs::exists(found) && (!fs::is_regular_file(found) || fs::hard_link_count(folder / kMark, error) > 1)) {
+    fail(EK_OPEN_FAILED, (folder / kMark).u8string(), ": is a link, or no file; remove it");
+  }
   // Under its own name from the start: a mark that is cut short says nothing, and does no harm.
   std::ofstream file(folder / kMark, std::ios::binary | std::ios::trunc);
   file << what << std::flush;
@@ -218,14 +224,12 @@ std::uint64_t StagingFolder::room() const {
   return found.available;
 }
 
-std::uint64_t StagingFolder::taken() const {
-  std::uint64_t count = 0;
-  try {
-    for (const std::string &name : files_below(staging_)) count += bytes_on_disk(staging_ / fs::u8path(name));
-  } catch (const fs::filesystem_error &failure) {
-    refuse(staging_, "be looked into", failure.code());
-  }
-  return count;
+std::uint64_t StagingFolder::taken(const std::string &name) const { return bytes_on_disk(staging_ / fs::u8path(name)); }
+
+bool StagingFolder::has_file(const std::string &name, std::uint64_t size) const {
+  const fs::path path = staging_ / fs::u8path(name);
+  std::error_code error;
+  return fs::is_regular_file(fs::symlink_status(path, error)) && fs::file_size(path, error) == size;
 }
 
 std::string StagingFolder::place(const std::string &name) const {
@@ -245,19 +249,24 @@ void StagingFolder::write(const std::string &name, const std::string &bytes) con
   file.finish();
 }
 
-void StagingFolder::switch_over(const std::function<bool(const std::string &)> &listed) {
-  std::error_code error;
+void StagingFolder::remove_others(const Listed &listed) const {
   try {
     for (const std::string &name : files_below(staging_)) {
       if (!listed(name) && name != kMark) fs::remove(staging_ / fs::u8path(name));
     }
     for (const fs::path &each : folders_below(staging_)) {
-      if (fs::is_empty(each)) {
-        fs::remove(each);
-      } else {
-        sync_folder(each);
-      }
+      if (fs::is_empty(each)) fs::remove(each);
     }
+  } catch (const fs::filesystem_error &failure) {
+    refuse(staging_, "be put in order", failure.code());
+  }
+}
+
+void StagingFolder::switch_over(const Listed &listed) {
+  std::error_code error;
+  remove_others(listed);
+  try {
+    for (const fs::path &each : folders_below(staging_)) sync_folder(each);
     sync_folder(staging_);
   } catch (const fs::filesystem_error &failure) {
     refuse(staging_, "be put in order", failure.code());

@@ -33,17 +33,22 @@ class StagingFolder {
 
   // Bytes that the disk has room for. Throws Error (EK_WRITE_FAILED).
   std::uint64_t room() const;
-  // Bytes that files take which have arrived.
-  std::uint64_t taken() const;
+  // Bytes that a file takes which has arrived, or a part of it.
+  std::uint64_t taken(const std::string &name) const;
+  // Whether a file of this size is there, and no link.
+  bool has_file(const std::string &name, std::uint64_t size) const;
 
   // The path of a file that arrives, and the folders that it lies in. Throws Error (EK_WRITE_FAILED).
   std::string place(const std::string &name) const;
   // Throws Error (EK_WRITE_FAILED).
   void write(const std::string &name, const std::string &bytes) const;
 
-  // Removes what `listed` does not know of what has arrived, has the disk hold the folders, and puts them where the bundle is
-  // to be. Throws Error (EK_WRITE_FAILED), and as require_replaceable().
-  void switch_over(const std::function<bool(const std::string &)> &listed);
+  using Listed = std::function<bool(const std::string &)>;
+  // Removes of what has arrived what `listed` does not know: of another bundle, or another version. Throws Error (EK_WRITE_FAILED).
+  void remove_others(const Listed &listed) const;
+  // Removes others, has the disk hold the folders, and puts them where the bundle is to be. Throws Error (EK_WRITE_FAILED), and
+  // as require_replaceable().
+  void switch_over(const Listed &listed);
   // Removes all that has arrived.
   void discard() noexcept;
 
