@@ -140,7 +140,7 @@ def bundles(shipped_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPa
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Properties that FetchTest and its kin look up: a folder, and servers of it."""
     folder = tmp_path_factory.mktemp("served")
-    arriving.make(folder, files={**arriving.FILES, "a folder/naïve #1%.txt": b"x"})
+    arriving.make(folder, files={**arriving.FILES, "a folder/naive #1% &+;=@.txt": b"x"})
     with ExitStack() as stack:
         found = {"folder": str(folder)}
         for name, part_s in (("url", 0.0), ("slow", 0.01), ("stuck", 3600.0)):
@@ -298,7 +298,7 @@ def fetched(java: Java, folder: Path, *arguments: str | Path) -> Fetched:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    return arriving.make(tmp_path / "served", files={**arriving.FILES, "a b/naïve #1%.txt": b"x"})
+    return arriving.make(tmp_path / "served", files={**arriving.FILES, "a b/naive #1% &+;=@.txt": b"x"})
 
 
 def test_java_fetches_a_bundle(java: Java, bundle: Path, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_java_fetches_a_bundle(java: Java, bundle: Path, tmp_path: Path) -> None
 FAULTS = {
     "cut": Fault(cut=70_000),
     "cut at once": Fault(cut=0),
-    "another range": Fault(said="bytes 5-9/4000000"),
+    "another range": Fault(said="bytes 5-9/*"),
     "no range": Fault(said="here"),
     "a bit": Fault(flip=5000),
     "shifted": Fault(shift=1),
@@ -484,6 +484,37 @@ def test_an_unknown_certificate_is_refused(
     with RangeServer(bundle) as server:
         last, _ = fetch_lines(java, tmp_path / "bundle", server.serve_encrypted(context))
     assert re.match("FETCH_FAILED .*cannot be reached .*certification path", last) and not server.log
+
+
+@pytest.mark.parametrize("name", ["edgekit.json", arriving.WEIGHTS])
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(promises=True), Fault(drips=True), Fault(redirect="{path}", endless=True, drips=True)],
+    ids=["promises", "drips", "drips elsewhere"],
+)
+def test_a_source_that_gives_nearly_nothing_is_left(
+    java: Java, bundle: Path, tmp_path: Path, name: str, fault: Fault
+) -> None:
+    with RangeServer(bundle) as slow, RangeServer(bundle) as good:
+        slow.fault_of = lambda asked: fault if asked.path == name else None
+        found = fetched(java, tmp_path / "bundle", "patience=0.02", slow.url, good.url)
+        assert any(re.search(r"gave (\d+ bytes|no answer) in 1 seconds", line) for line in found.trouble)
+        assert arriving.contents(tmp_path / "bundle") == arriving.contents(bundle)
+        last, _ = fetch_lines(java, tmp_path / "alone", "patience=0.02", slow.url)
+    assert re.match(r"FETCH_FAILED .*gave (\d+ bytes|no answer) in 1 seconds", last), last
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(said="bytes 0-16383/50000000"), Fault(status=416)], ids=["another size", "416"]
+)
+def test_a_file_of_another_size_is_told_at_once(
+    java: Java, bundle: Path, tmp_path: Path, fault: Fault
+) -> None:
+    with RangeServer(bundle) as stale:
+        stale.fault_of = lambda asked: fault if asked.path == arriving.WEIGHTS else None
+        last, _ = fetch_lines(java, tmp_path / "bundle", stale.url)
+        assert stale.paths().count(arriving.WEIGHTS) == 1
+    assert re.match(r"FETCH_FAILED .* in weights.safetensors: the bundle there was replaced", last), last
 
 
 def test_a_bundle_of_another_digest_is_refused(java: Java, bundle: Path, tmp_path: Path) -> None:

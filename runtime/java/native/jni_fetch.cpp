@@ -59,10 +59,11 @@ jbyteArray next(JNIEnv *env, jclass, jlong fetch, jlongArray numbers) {
     ek_fetch_request found = EK_FETCH_REQUEST_INIT;
     std::int32_t step = 0;
     check(env, ek_fetch_next(handle<ek_fetch>(fetch), &step, &found));
-    give<7>(env, numbers,
+    give<9>(env, numbers,
             {static_cast<jlong>(step), static_cast<jlong>(found.source), static_cast<jlong>(found.id),
              static_cast<jlong>(found.offset), static_cast<jlong>(found.bytes), static_cast<jlong>(found.size),
-             static_cast<jlong>(found.wait_milliseconds)});
+             static_cast<jlong>(found.wait_milliseconds), static_cast<jlong>(found.patience_milliseconds),
+             static_cast<jlong>(found.least_bytes_per_second)});
     return step == EK_FETCH_ASK ? to_java(env, found.name) : nullptr;
   });
 }
@@ -101,6 +102,10 @@ void end(JNIEnv *env, jclass, jlong fetch, jlong request, jbyteArray why) {
   });
 }
 
+void give_back(JNIEnv *env, jclass, jlong fetch, jlong request) {
+  guarded(env, [&] { check(env, ek_fetch_return(handle<ek_fetch>(fetch), static_cast<std::uint64_t>(request))); });
+}
+
 jbyteArray info(JNIEnv *env, jclass, jlong fetch, jlongArray numbers) {
   return guarded(env, [&] {
     ek_fetch_info found = {};
@@ -133,6 +138,7 @@ std::vector<JNINativeMethod> fetch_methods() {
           method("fetchAnswer", "(JJI[B)V", answer),
           method("fetchWrite", "(JJ[BII)Z", write),
           method("fetchEnd", "(JJ[B)V", end),
+          method("fetchReturn", "(JJ)V", give_back),
           method("fetchInfo", "(J[J)[B", info),
           method("fetchFinish", "(J)V", finish),
           method("fetchDiscard", "(J)V", discard)};

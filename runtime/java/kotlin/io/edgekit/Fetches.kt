@@ -13,16 +13,16 @@ import kotlinx.coroutines.launch
 /**
  * Runs the fetch, see [BundleFetch.run], on threads for blocking work, and tells how far it is.
  *
- * It is collected once, and ends when all is here, for [BundleFetch.finish]. A slow collector sees the newest. Cancelling the
- * collector ends the fetch: open it anew to go on. The flow fails with what [BundleFetch.run] throws, and with
- * [IllegalStateException] where the fetch was closed meanwhile.
+ * It ends when all is here, for [BundleFetch.finish]. A slow collector sees the newest. Cancelling the collector pauses the fetch:
+ * collecting the flow again goes on. It is collected once at a time. The flow fails with what [BundleFetch.run] throws, and with
+ * [IllegalStateException] where the fetch was paused ([BundleFetch.pause]) or closed meanwhile.
  */
 fun BundleFetch.running(): Flow<FetchProgress> = callbackFlow {
   val cancellation = Cancellation()
   launch(Dispatchers.IO) {
     try {
       val here = run(cancellation) { progress -> trySendBlocking(progress) }
-      check(here || cancellation.isCancelled) { "the fetch was closed before all was here" }
+      check(here || cancellation.isCancelled) { "the fetch was paused or closed before all was here" }
       close()
     } catch (error: Throwable) {
       close(error)

@@ -15,12 +15,14 @@ import java.util.function.LongFunction;
  * }
  * }</pre>
  *
+ * <p>{@link #pause} ends {@link #run}, and another call of that goes on.
+ *
  * <p>An application with a transport of its own sends the requests of {@link #next} in place of {@link #run}, and gives what
- * comes to {@link #answer}, {@link #write} and {@link #end}. Any number of requests may be open, in different threads. A fetch
+ * comes to {@link #answer}, {@link #write}, {@link #end} and {@link #giveBack}. Any number of requests may be open, in different threads. A fetch
  * that failed throws the same from then on: close it, and open it anew to go on.
  */
 public final class BundleFetch implements AutoCloseable {
-  private static final int STEP_NUMBERS = 7, INFO_NUMBERS = 9;
+  private static final int STEP_NUMBERS = 9, INFO_NUMBERS = 9;
   private static final FetchStep.Kind[] KINDS = FetchStep.Kind.values();  // by the numbers of edgekit.h
 
   private final Handle handle;
@@ -80,28 +82,43 @@ public final class BundleFetch implements AutoCloseable {
   }
 
   /**
-   * Has everything come over HTTP, by several connections, and blocks until then. It runs once. Redirects are followed, from
-   * https to https alone. An interrupt of this thread ends it like a cancellation, and stays set; connections from which nothing
-   * comes then end by themselves, within half a minute.
+   * Has everything come over HTTP, by several connections, and blocks until then. Redirects are followed, from https to https
+   * alone. Where it was ended before all was here, another call goes on. An interrupt of this thread ends it like a cancellation,
+   * and stays set; connections from which nothing comes then end by themselves, within half a minute.
    *
-   * @param cancellation ends it; null: only an interrupt does, or {@link #close}
+   * @param cancellation ends it; null: only an interrupt does, {@link #pause} or {@link #close}
    * @param listener is told how far it is, ten times a second, on this thread; what it throws ends the fetch and is thrown here
-   * @return whether all is here, for {@link #finish}; false where it was ended: open it anew to go on
+   * @return whether all is here, for {@link #finish}; false where it was ended
    * @throws EdgeKitException FETCH_FAILED where no source gives what is needed, CHECKSUM_MISMATCH and MALFORMED_FILE where they
    *     give other bytes again and again, WRITE_FAILED (also for a disk without the room), UNSUPPORTED_BUNDLE,
    *     UNSUPPORTED_VERSION, INVALID_ARGUMENT for a folder that has files which are no bundle's, READ_FAILED
    * @throws IllegalArgumentException for a source that is no address of a folder
-   * @throws IllegalStateException where it was run before, or is closed
+   * @throws IllegalStateException where it runs already, or is closed
    */
   public boolean run(Cancellation cancellation, Consumer<FetchProgress> listener) {
     if (listener == null) throw new NullPointerException("listener is null");
     FetchRun own = new FetchRun(this, options);
     synchronized (this) {
       if (closing) throw new IllegalStateException("the fetch is closed");
-      if (run != null) throw new IllegalStateException("the fetch has been run; open it anew to go on");
+      if (run != null) throw new IllegalStateException("the fetch runs already");
       run = own;
     }
-    return own.run(cancellation, listener);
+    try {
+      return own.run(cancellation, listener);
+    } finally {
+      synchronized (this) {
+        run = null;
+      }
+    }
+  }
+
+  /** Ends {@link #run}, which returns false soon; another call of it goes on. From any thread; where it does not run, nothing is done. */
+  public void pause() {
+    FetchRun current;
+    synchronized (this) {
+      current = run;
+    }
+    if (current != null) current.stop(null);
   }
 
   /**
@@ -170,6 +187,21 @@ public final class BundleFetch implements AutoCloseable {
   }
 
   /**
+   * Gives a request back that was not sent, or not to its end, for a reason that is not its source's, such as a pause. What it lacks
+   * is asked for again. One that is over is left alone.
+   *
+   * @param request of this fetch
+   */
+  public void giveBack(FetchRequest request) {
+    use(
+        request,
+        fetch -> {
+          Native.fetchReturn(fetch, request.id);
+          return null;
+        });
+  }
+
+  /**
    * Says how far it is.
    *
    * @return as of now
@@ -217,12 +249,10 @@ public final class BundleFetch implements AutoCloseable {
   }
 
   private void stop() {
-    FetchRun ending;
     synchronized (this) {
       closing = true;
-      ending = run;
     }
-    if (ending != null) ending.stop(null);
+    pause();
   }
 
   private <T> T use(FetchRequest request, LongFunction<T> body) {

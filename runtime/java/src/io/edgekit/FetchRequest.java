@@ -13,6 +13,8 @@ public final class FetchRequest {
   private final long bytes;
   private final long size;
   private final int waitMilliseconds;
+  private final int patienceMilliseconds;
+  private final int leastBytesPerSecond;
 
   /** The numbers as Native.fetchNext gives them. */
   FetchRequest(BundleFetch owner, String name, long[] numbers) {
@@ -24,6 +26,8 @@ public final class FetchRequest {
     bytes = numbers[4];
     size = numbers[5];
     waitMilliseconds = (int) numbers[6];
+    patienceMilliseconds = (int) numbers[7];
+    leastBytesPerSecond = (int) numbers[8];
   }
 
   /**
@@ -78,6 +82,24 @@ public final class FetchRequest {
    */
   public int waitMilliseconds() {
     return waitMilliseconds;
+  }
+
+  /**
+   * Says how long to wait for its answer to begin, and how often to look whether enough has come of it.
+   *
+   * @return milliseconds
+   */
+  public int patienceMilliseconds() {
+    return patienceMilliseconds;
+  }
+
+  /**
+   * Says how much has to come of its answer in each such time; of one that gives less no more is awaited.
+   *
+   * @return bytes a second
+   */
+  public int leastBytesPerSecond() {
+    return leastBytesPerSecond;
   }
 
   /**

@@ -2,11 +2,15 @@ package io.edgekit;
 
 import io.edgekit.EdgeKitException.Status;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
 import java.util.function.Consumer;
 
 /**
- * Threads that do what a fetch asks for until it is ready. Once it is over they use nothing of the library: one that still
- * waits for a server ends by itself, and keeps nothing from being closed.
+ * Threads that do what a fetch asks for until it is ready. Once it is over its requests are given back, and they use nothing of
+ * the library: one that still waits for a server ends by itself, and keeps nothing from being closed.
  */
 final class FetchRun {
   /** Between two looks at how far it is. */
@@ -20,6 +24,7 @@ final class FetchRun {
   private final int connections;
   private final Consumer<String> trouble;
   // Below what `this` guards.
+  private final Map<FetchRequest, HttpCall> open = new HashMap<>();
   private int working;
   private long changes;
   private boolean ready;
@@ -41,10 +46,12 @@ final class FetchRun {
       while (goesOn(cancellation)) {
         FetchProgress progress = progress();
         if (progress != null) listener.accept(progress);
+        for (HttpCall call : calls()) call.endIfLate();
       }
     } finally {
       stop(null);
       awaitEnd();
+      giveBack();
     }
     synchronized (this) {
       if (failure instanceof Error) throw (Error) failure;
@@ -118,6 +125,24 @@ final class FetchRun {
     if (interrupted) Thread.currentThread().interrupt();
   }
 
+  private synchronized List<HttpCall> calls() {
+    return new ArrayList<>(open.values());
+  }
+
+  /** Of threads that still wait for a server, so that another run may have them. */
+  private void giveBack() {
+    List<FetchRequest> left;
+    synchronized (this) {
+      left = new ArrayList<>(open.keySet());
+      open.clear();
+    }
+    try {
+      for (FetchRequest request : left) fetch.giveBack(request);
+    } catch (IllegalStateException closed) {
+      // Nobody asks for them any more.
+    }
+  }
+
   private synchronized void left() {
     --working;
     notifyAll();
@@ -174,22 +199,33 @@ final class FetchRun {
   }
 
   private void send(FetchRequest request) throws InterruptedException {
-    pause(request.waitMilliseconds());
-    if (isStopped()) return;  // whoever stops it closes it; a request that is ended would be its source's fault
     int source = request.source();
+    HttpCall call = sources[source].call(request, new Answer(request));
+    synchronized (this) {
+      open.put(request, call);
+    }
     String why = null;
     try {
-      sources[source].ask(request, new Answer(request));
+      pause(request.waitMilliseconds());
+      if (!isStopped()) call.run();
     } catch (IOException error) {
       why = error.getMessage();
     }
-    if (isStopped()) return;
+    boolean ends;
+    synchronized (this) {
+      if (open.remove(request) == null) return;  // it was given back
+      ends = !stopped;
+    }
+    if (!ends) {
+      fetch.giveBack(request);
+      return;
+    }
     if (why != null) trouble.accept(names[source] + ": " + why);
     fetch.end(request, why);
   }
 
   /** Gives what comes to the fetch. */
-  private final class Answer implements HttpSource.Taker {
+  private final class Answer implements HttpCall.Taker {
     private final FetchRequest request;
 
     Answer(FetchRequest request) {

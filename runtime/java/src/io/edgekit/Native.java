@@ -122,6 +122,8 @@ final class Native {
   /** `why` may be null. */
   static native void fetchEnd(long fetch, long request, byte[] why);
 
+  static native void fetchReturn(long fetch, long request);
+
   /** Where what has arrived lies; other members of ek_fetch_info into `numbers`, in their order. */
   static native byte[] fetchInfo(long fetch, long[] numbers);
 

@@ -68,6 +68,26 @@ class FetchFlowTest {
   }
 
   @Test
+  fun theSameFetchGoesOnWhereItIsCollectedAgain() {
+    BundleFetch.open(target, FetchOptions(slow).requestBytes(65536)).use { fetch ->
+      runBlocking {
+        var here = 0L
+        val job = launch(Dispatchers.Default) { fetch.running().collect { here = it.wholeBytes() + it.arrivedBytes() } }
+        while (here < 1_000_000) delay(1)
+        withTimeout(5000) { job.cancelAndJoin() }
+        assertEquals(0, fetch.progress().requests())
+        val error = assertThrows(IllegalStateException::class.java) { runBlocking { fetch.running().collect { fetch.pause() } } }
+        assertTrue(error.message!!.contains("paused"))
+        val told = fetch.running().toList()
+        assertEquals(told.last().totalBytes(), told.last().wholeBytes())
+        assertEquals(0, told.last().foundBytes())
+      }
+      fetch.finish()
+    }
+    checkWhole()
+  }
+
+  @Test
   fun failuresComeOutOfTheFlow() {
     BundleFetch.open(target, FetchOptions("$url/none")).use { fetch ->
       val error = assertThrows(EdgeKitException::class.java) { runBlocking { fetch.running().toList() } }

@@ -5,7 +5,7 @@ import java.util.List;
 
 /**
  * Fetches into a folder what Python serves, and prints how it ended: "FOLDER [NAME=VALUE...] SOURCE...". `until` is a number of
- * bytes to cancel at, `finish=false` leaves the last step out.
+ * bytes to cancel at, `finish=false` leaves the last step out, `patience` is a share of the time that answers have.
  */
 final class FetchLines {
   public static void main(String[] arguments) {
@@ -29,6 +29,9 @@ final class FetchLines {
           break;
         case "connections=":
           connections = Integer.parseInt(value);
+          break;
+        case "patience=":
+          HttpCall.patienceShare = Double.parseDouble(value);
           break;
         case "until=":
           until = Long.parseLong(value);

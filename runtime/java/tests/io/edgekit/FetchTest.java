@@ -114,10 +114,58 @@ public final class FetchTest {
                 if (isFar(progress)) own.interrupt();
               }));
       assertTrue("the interrupt was lost", Thread.interrupted());
-      IllegalStateException again = assertThrows(IllegalStateException.class, () -> fetch.run(null, NOBODY));
-      assertTrue(again.getMessage(), again.getMessage().contains("open it anew"));
     }
     checkGoesOn();
+  }
+
+  @Test
+  public void pausingAndRunningAgainGoesOn() throws Exception {
+    try (BundleFetch fetch = open(SLOW)) {
+      fetch.pause();  // nothing runs
+      long[] far = {0};
+      for (int round = 0; round < 3; ++round) {
+        long more = far[0] + 500_000;
+        assertFalse(
+            fetch.run(
+                null,
+                progress -> {
+                  far[0] = progress.wholeBytes() + progress.arrivedBytes();
+                  if (far[0] > more) fetch.pause();
+                }));
+        assertEquals(0, fetch.progress().requests());
+      }
+      assertThrows(EdgeKitException.class, fetch::finish);
+      assertTrue(
+          fetch.run(
+              null,
+              progress -> assertThrows(IllegalStateException.class, () -> fetch.run(null, NOBODY))));
+      FetchProgress end = fetch.progress();
+      assertEquals(0, end.foundBytes());
+      assertTrue(end.fetchedBytes() + " were fetched", end.fetchedBytes() < end.totalBytes() + 1_000_000);
+      assertTrue(fetch.run(null, NOBODY));  // all is here
+      fetch.finish();
+    }
+    checkWhole();
+  }
+
+  @Test
+  public void whatIsPausedWithASilentServerIsGivenBack() {
+    Cancellation cancellation = new Cancellation();
+    try (BundleFetch fetch = open(STUCK)) {
+      assertFalse(
+          fetch.run(
+              cancellation,
+              progress -> {
+                if (progress.requests() == 4) cancellation.cancel();
+              }));
+      assertEquals(0, fetch.progress().requests());
+      FetchRequest request = fetch.next().request();
+      assertEquals(0, request.waitMilliseconds());  // the source has done nothing wrong
+      fetch.giveBack(request);
+      fetch.giveBack(request);
+      assertFalse(fetch.write(request, new byte[1], 0, 1));
+      assertEquals(0, fetch.progress().requests());
+    }
   }
 
   @Test
@@ -268,10 +316,13 @@ public final class FetchTest {
     try (BundleFetch one = open("a"); BundleFetch other = BundleFetch.open(target() + "2", new FetchOptions("b"))) {
       FetchRequest request = one.next().request();
       assertEquals("edgekit.json", request.name());
+      assertEquals(30_000, request.patienceMilliseconds());
+      assertEquals(1000, request.leastBytesPerSecond());
       assertEquals(0, request.bytes());
       assertNull(request.range());
       assertThrows(IllegalArgumentException.class, () -> other.write(request, new byte[1], 0, 1));
       assertThrows(IllegalArgumentException.class, () -> other.end(request, null));
+      assertThrows(IllegalArgumentException.class, () -> other.giveBack(request));
       int[][] outside = {{-1, 1}, {0, -1}, {1, 10}, {11, 0}, {Integer.MAX_VALUE, 1}, {1, Integer.MAX_VALUE}};
       for (int[] each : outside) {
         assertThrows(IndexOutOfBoundsException.class, () -> one.write(request, new byte[10], each[0], each[1]));
@@ -369,9 +420,12 @@ public final class FetchTest {
   private static boolean meddles(BundleFetch fetch, AtomicReference<FetchRequest> shared, Random random) {
     FetchRequest request = shared.get();
     if (request == null) return fetch.progress() != null;
-    switch (random.nextInt(4)) {
+    switch (random.nextInt(5)) {
       case 0:
         fetch.end(request, "meddled");
+        break;
+      case 3:
+        fetch.giveBack(request);
         break;
       case 1:
         fetch.write(request, new byte[100], 0, 100);

@@ -1,0 +1,172 @@
+package io.edgekit;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.HttpURLConnection;
+import java.net.SocketTimeoutException;
+import java.net.URL;
+import java.net.UnknownHostException;
+
+/** A request to a server and its answer, by what Java and Android both have. */
+final class HttpCall {
+  /** Read at once: small enough to stop soon. */
+  private static final int PART_BYTES = 256 << 10;
+  private static final int MOST_REDIRECTS = 10;
+  /** Of an answer that leads elsewhere: read, so that its connection serves for more. */
+  private static final int REDIRECT_BYTES = 64 << 10;
+
+  /** Of the time that a request has for an answer, and for its next bytes; tests give less. */
+  static volatile double patienceShare = 1;
+
+  /** Takes what comes; false: no more of it is needed. */
+  interface Taker {
+    boolean head(int status, String contentRange);
+
+    boolean part(byte[] data, int count);
+  }
+
+  /** An answer that came, and says nothing of use. */
+  static final class Useless extends IOException {
+    private static final long serialVersionUID = 1L;
+
+    Useless(String message) {
+      super(message);
+    }
+  }
+
+  private final String address;
+  private final String range;
+  private final Taker taker;
+  private final int patienceMilliseconds;
+  private final int leastBytesPerSecond;
+  /** Whose answer has not begun; null: there is none. */
+  private HttpURLConnection awaited;
+  private long began;
+  private boolean late;
+
+  HttpCall(String address, FetchRequest request, Taker taker) {
+    this.address = address;
+    this.taker = taker;
+    range = request.range();
+    patienceMilliseconds = (int) Math.max(1, request.patienceMilliseconds() * patienceShare);
+    leastBytesPerSecond = request.leastBytesPerSecond();
+  }
+
+  /** Throws IOException with what went wrong, for people. */
+  void run() throws IOException {
+    URL url = new URL(address);
+    for (int redirects = 0; url != null; ++redirects) {
+      if (redirects > MOST_REDIRECTS) throw new IOException("leads from one address to another, without an end");
+      url = ask(url);
+    }
+  }
+
+  /** Ends it where its answer has not begun in time, whatever the server sends before that. For any thread. */
+  void endIfLate() {
+    HttpURLConnection ending;
+    synchronized (this) {
+      if (awaited == null || System.nanoTime() - began < patienceMilliseconds * 1_000_000L) return;
+      ending = awaited;
+      late = true;
+    }
+    ending.disconnect();
+  }
+
+  private synchronized void await(HttpURLConnection connection) {
+    awaited = connection;
+    began = System.nanoTime();
+  }
+
+  private synchronized boolean isLate() {
+    return late;
+  }
+
+  /** Where the answer leads; null: it was taken. */
+  private URL ask(URL url) throws IOException {
+    HttpURLConnection connection = (HttpURLConnection) url.openConnection();
+    boolean usable = false;  // for the next request to the same server
+    boolean answered = false;
+    try {
+      await(connection);
+      connection.setInstanceFollowRedirects(false);
+      connection.setUseCaches(false);
+      connection.setConnectTimeout(patienceMilliseconds);
+      connection.setReadTimeout(patienceMilliseconds);
+      connection.setRequestProperty("Accept-Encoding", "identity");
+      connection.setRequestProperty("User-Agent", "edgekit/" + Library.version());
+      if (range != null) connection.setRequestProperty("Range", range);
+      int status = connection.getResponseCode();
+      if (status < 0) throw isLate() ? new IOException() : new Useless("answered with something else than HTTP");
+      answered = true;
+      String location = connection.getHeaderField("Location");
+      if (isRedirect(status) && location != null) {
+        usable = ended(connection.getInputStream());
+        return HttpSource.redirected(url, location);
+      }
+      String coding = connection.getContentEncoding();
+      if (status < 300 && coding != null && !coding.isEmpty() && !coding.equalsIgnoreCase("identity")) {
+        throw new Useless("answered in the coding \"" + coding + "\", which was not asked for");
+      }
+      await(null);
+      if (!taker.head(status, connection.getHeaderField("Content-Range"))) return null;
+      InputStream in = connection.getInputStream();
+      Pace pace = new Pace();
+      byte[] part = new byte[PART_BYTES];
+      for (int count = in.read(part); count >= 0; count = in.read(part)) {
+        pace.check(count);
+        if (!taker.part(part, count)) return null;
+      }
+      in.close();
+      usable = true;
+      return null;
+    } catch (Useless error) {
+      throw error;
+    } catch (IOException error) {
+      if (isLate()) throw new Useless("gave no answer in " + seconds(patienceMilliseconds));
+      throw new IOException((answered ? "the connection broke (" : "cannot be reached (") + reason(error) + ")", error);
+    } finally {
+      await(null);
+      if (!usable) connection.disconnect();
+    }
+  }
+
+  /** Ends what gives a byte now and then, so that another source may give the rest. */
+  private final class Pace {
+    private long begin = System.nanoTime();
+    private long bytes;
+
+    void check(int count) throws Useless {
+      bytes += count;
+      long milliseconds = (System.nanoTime() - begin) / 1_000_000;
+      if (milliseconds < patienceMilliseconds) return;
+      if (bytes < leastBytesPerSecond * milliseconds / 1000) throw new Useless("gave " + bytes + " bytes in " + seconds(milliseconds));
+      begin = System.nanoTime();
+      bytes = 0;
+    }
+  }
+
+  private static String seconds(long milliseconds) {
+    return (milliseconds + 500) / 1000 + " seconds";
+  }
+
+  private static boolean isRedirect(int status) {
+    return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+  }
+
+  private static boolean ended(InputStream in) throws IOException {
+    byte[] part = new byte[1024];
+    int count = 0;
+    for (int left = REDIRECT_BYTES; left > 0 && count >= 0; left -= count) {
+      count = in.read(part, 0, Math.min(left, part.length));
+      if (count < 0) return true;
+    }
+    return false;
+  }
+
+  private String reason(IOException error) {
+    if (error instanceof SocketTimeoutException) return "nothing for " + seconds(patienceMilliseconds);
+    if (error instanceof UnknownHostException) return "no host has this name";
+    String message = error.getMessage();
+    return message == null ? error.getClass().getSimpleName() : message.replaceAll("\\s+", " ");
+  }
+}
