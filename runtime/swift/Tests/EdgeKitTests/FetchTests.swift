@@ -87,6 +87,31 @@ final class FetchTests: XCTestCase {
     try EdgeKit.Bundle(path: target).checkFiles()
   }
 
+  func testAPausedFetchRunsAgain() async throws {
+    let target = scratch.appendingPathComponent("bundle").path
+    let transport = FolderTransport(folder: try bundle())
+    let fetch = try self.fetch(target, for: transport)
+    await fetch.pause()  // nothing runs
+    // From its own progress, which is told between two requests.
+    let here = try await fetch.run(over: transport, connections: 1) { _ in Task { await fetch.pause() } }
+    let open = try await fetch.progress()
+    if !here { XCTAssertLessThan(open.wholeBytes, open.totalBytes + 1) }
+    let all = try await fetch.run(over: transport)
+    XCTAssertTrue(all)
+    try await fetch.finish()
+    try EdgeKit.Bundle(path: target).checkFiles()
+  }
+
+  func testARequestMayBeGivenBack() async throws {
+    let target = scratch.appendingPathComponent("bundle").path
+    let fetch = try self.fetch(target, for: FolderTransport(folder: try bundle()))
+    for _ in 0..<20 {
+      guard case .ask(let request) = try await fetch.next() else { return XCTFail("nothing is asked for") }
+      XCTAssertEqual([request.waitMilliseconds, request.patienceMilliseconds], [0, 30_000])
+      try await fetch.giveBack(request)
+    }
+  }
+
   func testRequestsAreEncoded() throws {
     let part = try URLRequest(below: "https://host/a/", name: "b c/naïve #1%.txt", offset: 5, bytes: 10)
     XCTAssertEqual(part.url?.absoluteString, "https://host/a/b%20c/na%C3%AFve%20%231%25.txt")

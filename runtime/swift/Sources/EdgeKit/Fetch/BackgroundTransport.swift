@@ -14,7 +14,8 @@ import Synchronization
   ///
   /// The application makes it, once in a process and with the same identifier, whenever it starts while the bundle is on its
   /// way, and gives it what `application(_:handleEventsForBackgroundURLSession:completionHandler:)` was called with. Where a
-  /// fetch is cancelled its tasks go on, for the next fetch; `clear` ends them.
+  /// fetch is paused or cancelled its tasks go on, for the next; `clear` ends them. The system decides when they go on, so the time
+  /// that a request has for its answer is no limit here.
   ///
   /// What becomes of the tasks of an earlier process: ids of requests live as long as their fetch, and those that an ended
   /// process had mean nothing to a new one. They need not. A task's description has the file, the offset and the length, and so

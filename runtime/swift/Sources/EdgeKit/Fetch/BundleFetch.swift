@@ -9,12 +9,15 @@ import Foundation
 ///     try await fetch.run(over: ForegroundTransport()) { print($0.wholeBytes, $0.totalBytes) }
 ///     try await fetch.finish()
 ///
-/// A fetch that failed or was cancelled is to be released, and made anew to go on. The core writes and compares in its calls, a
+/// `pause` ends `run`, and another call of that goes on. A fetch that failed is to be released, and made anew to go on. The core writes and compares in its calls, a
 /// run at a time, which keeps one of the threads of all tasks for that long.
 public actor BundleFetch {
   /// The core's calls come one after the other; nobody has it when it is closed.
   private nonisolated(unsafe) let handle: OpaquePointer
   private let options: FetchOptions
+  /// What brings everything; nil: nothing does now.
+  private var running: Task<Void, any Error>?
+  private var isPaused = false
 
   /// Begins, or goes on with what an earlier fetch has left. `folder` need not exist; nothing else may fetch into it. Throws
   /// `invalidArgument`, `openFailed`, `writeFailed`, and `invalidState` where another fetch is at it.
@@ -22,7 +25,7 @@ public actor BundleFetch {
     try NativeLibrary.check()
     let platform = options.forThisSystem ? Platform.current : nil
     let sources = options.sources.map { copied($0) }
-    let formats = (platform?.formats.sorted() ?? []).map { copied($0) }
+    let formats = (options.formats ?? platform?.formats.sorted() ?? []).map { copied($0) }
     let seal = options.sha256.map { copied($0) }
     let texts = [platform?.system, platform?.system == nil ? nil : platform?.version].map { $0.map { copied($0) } }
     defer {
@@ -48,12 +51,48 @@ public actor BundleFetch {
 
   deinit { ek_fetch_close(handle) }
 
-  /// Has everything come over `transport`, by so many requests at a time, and waits for it. Cancelling the task ends it. Throws
+  /// Has everything come over `transport`, by so many requests at a time, and waits for it. False: it was paused before all was
+  /// here. Cancelling the task ends it too; after either another call goes on. `trouble` is told of answers that failed, in one
+  /// line. Throws `invalidState` where it runs already,
   /// `fetchFailed` where no source gives what is needed, `checksumMismatch` and `malformedFile` where they give other bytes
   /// again and again, `writeFailed`, also for a disk without the room, `unsupportedBundle`, `unsupportedVersion`,
   /// `invalidArgument` for a folder that has files which are no bundle's, `readFailed`, and `CancellationError`.
+  @discardableResult
   public func run(
-    over transport: any FetchTransport, connections: Int = 4, progress: @Sendable (FetchProgress) -> Void = { _ in }
+    over transport: any FetchTransport, connections: Int = 4,
+    progress: @escaping @Sendable (FetchProgress) -> Void = { _ in },
+    trouble: @escaping @Sendable (String) -> Void = { _ in }
+  ) async throws -> Bool {
+    guard running == nil else { throw EdgeKitError.invalidState("the fetch runs already") }
+    isPaused = false
+    let task = Task {
+      try await self.bringAll(over: transport, connections: connections, progress: progress, trouble: trouble)
+    }
+    running = task
+    defer { running = nil }
+    do {
+      try await withTaskCancellationHandler {
+        try await task.value
+      } onCancel: {
+        task.cancel()
+      }
+      return true
+    } catch is CancellationError where isPaused {
+      try Task.checkCancellation()
+      return false
+    }
+  }
+
+  /// Ends `run`, which returns false soon; another call of it goes on. Where it does not run, nothing is done.
+  public func pause() {
+    guard let running else { return }
+    isPaused = true
+    running.cancel()
+  }
+
+  private func bringAll(
+    over transport: any FetchTransport, connections: Int, progress: @escaping @Sendable (FetchProgress) -> Void,
+    trouble: @escaping @Sendable (String) -> Void
   ) async throws {
     try await withThrowingTaskGroup(of: Void.self) { group in
       var open = 0
@@ -68,7 +107,7 @@ public actor BundleFetch {
         switch try next() {
         case .ask(let request):
           open += 1
-          group.addTask { try await self.send(request, over: transport) }
+          group.addTask { try await self.send(request, over: transport, trouble) }
         case .working:
           progress(try self.progress())
           await Task.yield()
@@ -86,16 +125,23 @@ public actor BundleFetch {
     }
   }
 
-  private func send(_ request: FetchRequest, over transport: any FetchTransport) async throws {
-    if request.waitMilliseconds > 0 { try await Task.sleep(for: .milliseconds(request.waitMilliseconds)) }
+  private func send(
+    _ request: FetchRequest, over transport: any FetchTransport, _ trouble: @Sendable (String) -> Void
+  ) async throws {
+    let source = options.sources[request.source]
     do {
-      try await transport.send(request, to: options.sources[request.source], of: self)
-    } catch EdgeKitError.fetchFailed(_) {
-      return  // the answer was of no use, and the request is over; where every source has failed, `next` says so
+      if request.waitMilliseconds > 0 { try await Task.sleep(for: .milliseconds(request.waitMilliseconds)) }
+      try await transport.send(request, to: source, of: self)
+    } catch EdgeKitError.fetchFailed(let why) {
+      return trouble(why)  // the answer was of no use, and the request is over; where every source has failed, `next` says so
     } catch let error as EdgeKitError {
       throw error
     } catch {
-      try Task.checkCancellation()  // what is cancelled throws errors of many kinds, which are not the source's fault
+      if Task.isCancelled {  // what is cancelled throws errors of many kinds, which are not the source's fault
+        try giveBack(request)
+        throw CancellationError()
+      }
+      trouble("\(source): \(error)")
       return try end(request, "\(error)")
     }
     try end(request, nil)
@@ -133,6 +179,12 @@ public actor BundleFetch {
   /// `run(over:)`.
   public func end(_ request: FetchRequest, _ why: String?) throws(EdgeKitError) {
     try EdgeKitError.check(ek_fetch_end(handle, request.id, why))
+  }
+
+  /// Gives a request back that was not sent, or not to its end, for a reason that is not its source's, such as a pause. What it
+  /// lacks is asked for again. One that is over is left alone.
+  public func giveBack(_ request: FetchRequest) throws(EdgeKitError) {
+    try EdgeKitError.check(ek_fetch_return(handle, request.id))
   }
 
   /// How far it is.

@@ -15,6 +15,10 @@ public struct FetchRequest: Sendable, Equatable {
   public let size: UInt64
   /// To be let pass before it is sent, as the source has failed.
   public let waitMilliseconds: Int
+  /// The answer has to begin within this time, and after that `leastBytesPerSecond` have to come in each such time; a transport that
+  /// carries requests out by itself ends one that gives less.
+  public let patienceMilliseconds: Int
+  public let leastBytesPerSecond: Int
 
   init(_ found: ek_fetch_request) {
     id = found.id
@@ -24,6 +28,8 @@ public struct FetchRequest: Sendable, Equatable {
     bytes = found.bytes
     size = found.size
     waitMilliseconds = Int(found.wait_milliseconds)
+    patienceMilliseconds = Int(found.patience_milliseconds)
+    leastBytesPerSecond = Int(found.least_bytes_per_second)
   }
 }
 

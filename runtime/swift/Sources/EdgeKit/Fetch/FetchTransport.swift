@@ -50,6 +50,6 @@ extension HTTPURLResponse {
   /// Throws `FetchTrouble` for an answer in a coding, which was not asked for.
   func checkCoding() throws {
     let coding = value(forHTTPHeaderField: "Content-Encoding") ?? "identity"
-    if coding.lowercased() != "identity" { throw FetchTrouble("answered in the coding \(coding), which was not asked for") }
+    if !["", "identity"].contains(coding.lowercased()) { throw FetchTrouble("answered in the coding \(coding), which was not asked for") }
   }
 }

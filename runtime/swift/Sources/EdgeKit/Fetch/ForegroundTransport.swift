@@ -6,7 +6,7 @@ import Synchronization
 #endif
 
 /// Sends requests while the application runs, by data tasks of a session of its own. Redirects are followed, from https to
-/// https alone. It may serve several fetches.
+/// https alone. An answer that does not begin in time, or gives next to nothing, is ended. It may serve several fetches.
 public final class ForegroundTransport: FetchTransport {
   public let requestBytes: UInt64? = nil
   private let tasks = ForegroundTasks()
@@ -37,6 +37,9 @@ private final class ForegroundTasks: NSObject, URLSessionDataDelegate {
   /// A task that nobody has taken all parts of yet.
   private struct Open {
     let parts: AsyncThrowingStream<Part, any Error>.Continuation
+    var hasBegun = false
+    /// Bytes that came since it was looked at, and those that wait to be written.
+    var come = 0
     var waiting = 0
     var isSuspended = false
   }
@@ -50,7 +53,9 @@ private final class ForegroundTasks: NSObject, URLSessionDataDelegate {
   func run(_ task: URLSessionDataTask, _ request: FetchRequest, of fetch: BundleFetch) async throws {
     let (parts, continuation) = AsyncThrowingStream.makeStream(of: Part.self, throwing: (any Error).self)
     open.withLock { $0[task.taskIdentifier] = Open(parts: continuation) }
+    let watching = Task { await watch(task.taskIdentifier, request) }
     defer {
+      watching.cancel()
       task.cancel()
       _ = open.withLock { $0.removeValue(forKey: task.taskIdentifier) }
     }
@@ -72,6 +77,29 @@ private final class ForegroundTasks: NSObject, URLSessionDataDelegate {
     }
   }
 
+  /// Ends the parts of a task whose answer has not begun in time, or gives next to nothing, so that another source may give them.
+  private func watch(_ task: Int, _ request: FetchRequest) async {
+    let least = request.leastBytesPerSecond * request.patienceMilliseconds / 1000
+    let span = "in \(request.patienceMilliseconds / 1000) seconds"
+    while true {
+      do {
+        try await Task.sleep(for: .milliseconds(request.patienceMilliseconds))
+      } catch {
+        return  // it is over
+      }
+      open.withLock { open in
+        guard var found = open[task] else { return }
+        if !found.hasBegun {
+          found.parts.finish(throwing: FetchTrouble("gave no answer \(span)"))
+        } else if found.come < least && found.waiting == 0 {  // else the disk is slow
+          found.parts.finish(throwing: FetchTrouble("gave \(found.come) bytes \(span)"))
+        }
+        found.come = 0
+        open[task] = found
+      }
+    }
+  }
+
   private func taken(_ bytes: Int, of task: URLSessionTask) {
     let resumes = open.withLock { open in
       guard var found = open[task.taskIdentifier] else { return false }
@@ -90,7 +118,10 @@ private final class ForegroundTasks: NSObject, URLSessionDataDelegate {
     _ session: URLSession, dataTask: URLSessionDataTask, didReceive response: URLResponse,
     completionHandler: @escaping @Sendable (URLSession.ResponseDisposition) -> Void
   ) {
-    let parts = open.withLock { $0[dataTask.taskIdentifier]?.parts }
+    let parts = open.withLock { open in
+      open[dataTask.taskIdentifier]?.hasBegun = true
+      return open[dataTask.taskIdentifier]?.parts
+    }
     guard let parts, let response = response as? HTTPURLResponse else { return completionHandler(.cancel) }
     parts.yield(.head(response))
     completionHandler(.allow)
@@ -100,6 +131,7 @@ private final class ForegroundTasks: NSObject, URLSessionDataDelegate {
     let suspends = open.withLock { open in
       guard var found = open[dataTask.taskIdentifier] else { return false }
       found.parts.yield(.data(data))
+      found.come += data.count
       found.waiting += data.count
       let suspends = !found.isSuspended && found.waiting > Self.mostWaiting
       if suspends { found.isSuspended = true }
