@@ -340,6 +340,23 @@ def test_a_server_that_once_gave_a_page_is_asked_for_parts_again(
     assert server.sent < 1.1 * sum(path.stat().st_size for path in bundle.rglob("*"))
 
 
+def test_what_is_no_http_is_told_in_words(bundle: Path, tmp_path: Path) -> None:
+    """Not by what it sent."""
+
+    def answer(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                with listening.accept()[0] as each:
+                    each.recv(1000)
+                    each.sendall(bytes(range(256)) * 20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, args=(listening,), daemon=True).start()
+        with pytest.raises(FetchFailed, match=r"\(it answered with something else than HTTP\)$"):
+            fetch(f"http://127.0.0.1:{listening.getsockname()[1]}", tmp_path / "here", connections=1)
+        listening.shutdown(socket.SHUT_RDWR)
+
+
 def test_redirects_with_a_page_that_has_no_end(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
     with RangeServer(bundle) as front:
         front.fault_of = lambda asked: Fault(redirect=server.url + "{path}", endless=True)
@@ -840,7 +857,8 @@ def test_the_room_is_asked_for_first(bundle: Path, tmp_path: Path) -> None:
     sealing.edit(served, far_more)
     with RangeServer(served) as server:
         with pytest.raises(
-            WriteFailed, match=r"1.15e\+09 GB of the bundle have to come, and its disk has room for"
+            WriteFailed,
+            match=r"1.15e\+09 GB of the bundle have to come, and its disk has room for .*, of which 34 MB",
         ):
             fetch(server.url, tmp_path / "here")
         assert server.paths() == [MANIFEST_NAME]

@@ -172,7 +172,8 @@ void Fetch::require_room(const BundleManifest &manifest) const {
   for (const BundleFile &file : manifest.files) add(file.name, file.size);
   if (lacks == 0 || lacks + kRoomLeft <= room) return;
   fail(EK_WRITE_FAILED, staging_.folder(), ": ", gigabytes(lacks), " of the bundle have to come, and its disk has room for ",
-       gigabytes(room), staging_.has_bundle() ? " beside the bundle that is there" : "",
+       gigabytes(room), staging_.has_bundle() ? " beside the bundle that is there" : "", ", of which ", gigabytes(kRoomLeft),
+       " are left to others",
        "; delete or move other files, or give a folder on another disk");
 }
 

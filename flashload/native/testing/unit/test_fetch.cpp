@@ -308,6 +308,26 @@ EK_TEST(what_has_arrived_and_was_taken_away_is_missed) {
   }
 }
 
+EK_TEST(a_folder_that_is_taken_away_keeps_no_other_fetch_from_it) {
+  const Served served({3, 1});
+  const Scratch scratch;
+  const fs::path folder = scratch.path() / "bundle";
+  {
+    Fetch fetch(folder.u8string(), from(1));
+    FetchRequest request;
+    EK_CHECK(fetch.next(request) == FetchStep::ask);
+    std::mt19937 random(1);
+    answer(fetch, request, served, random, false);
+    fs::remove_all(fs::u8path(fetch.staging()));
+    EK_CHECK(edgekit_testing::status_of([&] { fetch.next(request); }) == EK_WRITE_FAILED);
+  }
+  EK_CHECK(fs::is_empty(scratch.path()));
+  Fetch fetch(folder.u8string(), from(1));
+  EK_CHECK(run(fetch, served, 1, 1, false));
+  fetch.finish();
+  check_arrived(folder, served);
+}
+
 EK_TEST(an_update_takes_what_has_not_changed) {
   const Served before({3, 1, 9}), after({3, 1, 9, 5});
   const Scratch scratch;
