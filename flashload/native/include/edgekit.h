@@ -977,9 +977,9 @@ EK_API ek_status ek_bundle_list_check(const char *text, uint64_t size, const cha
  * "Accept-Encoding: identity" and, where `bytes` is not 0, "Range: bytes=OFFSET-LAST", LAST being offset + bytes - 1. It
  * follows redirects.
  *
- * Any number of requests may be open at the same time, each used by one thread: its bytes come in order. Another thread may end it or
- * give it back. A fetch that failed gives the same error from
- * then on; open it again to go on. A null fetch is EK_INVALID_ARGUMENT everywhere but in ek_fetch_close. */
+ * Any number of requests may be open at the same time, each used by one thread: its bytes come in order. Another thread may
+ * end it or give it back. A fetch that failed gives the same error from then on; open it again to go on. A null fetch is
+ * EK_INVALID_ARGUMENT everywhere but in ek_fetch_close. */
 
 typedef struct ek_fetch ek_fetch;
 
@@ -1022,8 +1022,8 @@ typedef struct ek_fetch_request {
   uint64_t offset, bytes;     /* what of it; bytes 0: all, without a Range header */
   uint64_t size;              /* of the file; 0: not known */
   int32_t wait_milliseconds;  /* to be let pass before, as the source has failed */
-  int32_t patience_milliseconds;  /* the answer has to begin within this time, whatever comes before it, and in each such time */
-  int32_t least_bytes_per_second; /* after that as much has to come; else the transport gives the request up (ek_fetch_end) */
+  int32_t patience_milliseconds;  /* the answer has to begin within this time, whatever comes before it, and in each such */
+  int32_t least_bytes_per_second; /* time as much has to come of it; else the transport ends the request (ek_fetch_end) */
   int32_t reserved;
 } ek_fetch_request;
 

@@ -95,7 +95,8 @@ const std::string &parse_sha256(const Json &digest, const std::string &name, con
 void check_name(const std::string &name, const std::string &where) {
   if (!is_inside(name)) malformed(where, in_quotes(name), " is not a plain relative path inside the bundle");
   const std::string_view fault = portable_fault(name);
-  if (!fault.empty()) malformed(where, in_quotes(name), " is a name that not every system takes: ", fault, "; export the bundle again");
+  if (fault.empty()) return;
+  malformed(where, in_quotes(name), " is a name that not every system takes: ", fault, "; export the bundle again");
 }
 
 // Names that are two here and one elsewhere.

@@ -11,14 +11,15 @@
 
 namespace edgekit {
 
-// What keeps a relative path with forward slashes from being such a name, for people; empty where nothing does. Systems store
-// letters beyond ASCII in different ways, and take two of them for one or not, so there are none.
+// What keeps a relative path with forward slashes from being such a name, for people; empty where nothing does. Systems
+// store letters beyond ASCII in different ways, and take two of them for one or not, so there are none.
 std::string_view portable_fault(std::string_view path) noexcept;
 
 // ASCII letters as small ones.
 std::string small_letters(std::string_view text);
 
-// A list of such paths, no two of which are one where capital letters do not count, or need one name for a file and a folder.
+// A list of such paths, no two of which are one where capital letters do not count, or need one name for a file and a
+// folder.
 class PortableNames {
  public:
   // Empty, or the path from before that it does not go with.
@@ -30,7 +31,8 @@ class PortableNames {
     bool is_file;
   };
   std::vector<Part> parts_;
-  std::map<std::pair<std::size_t, std::string>, std::size_t> places_;  // by the folder's number and small letters; the root is 0
+  // By the number of the folder, 0 for the root, and small letters.
+  std::map<std::pair<std::size_t, std::string>, std::size_t> places_;
 };
 
 }  // namespace edgekit

@@ -108,7 +108,9 @@ void Fetch::take_manifest(const std::string &text, const std::string &where) {
   const WeightsFile &weights = manifest.weights;
   std::uint64_t total = 0;
   const auto add = [&](std::uint64_t size) {
-    if (size > kMostBytes - total) fail(EK_MALFORMED_FILE, where, ": lists more bytes than any disk has; export the bundle again");
+    if (size > kMostBytes - total) {
+      fail(EK_MALFORMED_FILE, where, ": lists more bytes than any disk has; export the bundle again");
+    }
     total += size;
   };
   add(weights.size);
@@ -123,7 +125,8 @@ void Fetch::take_manifest(const std::string &text, const std::string &where) {
   names_ = {kManifestName, weights.name};
   for (const BundleFile &file : manifest.files) names_.insert(file.name);
   for (const std::string &name : names_) {
-    if (small_letters(name).rfind(".edgekit-", 0) == 0) fail(EK_MALFORMED_FILE, where, ": lists ", in_quotes(name), ", a name of edgekit's own");
+    if (small_letters(name).rfind(".edgekit-", 0) != 0) continue;
+    fail(EK_MALFORMED_FILE, where, ": lists ", in_quotes(name), ", a name of edgekit's own");
   }
   staging_.require_replaceable();
   staging_.remove_others([this](const std::string &name) { return names_.count(name) != 0; });

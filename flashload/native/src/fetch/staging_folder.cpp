@@ -236,7 +236,9 @@ std::string StagingFolder::place(const std::string &name) const {
   const fs::path path = staging_ / fs::u8path(name);
   std::error_code error;
   // Made anew it would have no mark, and the next fetch take it for somebody else's.
-  if (!fs::exists(staging_, error)) fail(EK_WRITE_FAILED, this->path(), ": was removed while the bundle arrived; fetch it again");
+  if (!fs::exists(staging_, error)) {
+    fail(EK_WRITE_FAILED, this->path(), ": was removed while the bundle arrived; fetch it again");
+  }
   for (fs::path within = path.parent_path(); within != staging_; within = within.parent_path()) {
     if (fs::is_symlink(within, error)) fail(EK_OPEN_FAILED, within.u8string(), ": is a link; remove it");
   }

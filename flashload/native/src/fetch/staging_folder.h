@@ -44,10 +44,11 @@ class StagingFolder {
   void write(const std::string &name, const std::string &bytes) const;
 
   using Listed = std::function<bool(const std::string &)>;
-  // Removes of what has arrived what `listed` does not know: of another bundle, or another version. Throws Error (EK_WRITE_FAILED).
+  // Removes of what has arrived what `listed` does not know: of another bundle, or another version. Throws Error
+  // (EK_WRITE_FAILED).
   void remove_others(const Listed &listed) const;
-  // Removes others, has the disk hold the folders, and puts them where the bundle is to be. Throws Error (EK_WRITE_FAILED), and
-  // as require_replaceable().
+  // Removes others, has the disk hold the folders, and puts them where the bundle is to be. Throws Error (EK_WRITE_FAILED),
+  // and as require_replaceable().
   void switch_over(const Listed &listed);
   // Removes all that has arrived.
   void discard() noexcept;

@@ -226,7 +226,8 @@ EK_TEST(fetches_on_several_threads_from_servers_that_fail) {
   }
 }
 
-// Threads that give one request different bytes, end it and give it back, while others bring what it lacked: what is whole is right.
+// Threads that give one request different bytes, end it and give it back, while others bring what it lacked: what is whole
+// is right.
 EK_TEST(several_threads_may_use_one_request) {
   const Served served({3, 1, 9});
   std::atomic<int> meddled{0};

@@ -18,8 +18,8 @@ import java.util.function.LongFunction;
  * <p>{@link #pause} ends {@link #run}, and another call of that goes on.
  *
  * <p>An application with a transport of its own sends the requests of {@link #next} in place of {@link #run}, and gives what
- * comes to {@link #answer}, {@link #write}, {@link #end} and {@link #giveBack}. Any number of requests may be open, in different threads. A fetch
- * that failed throws the same from then on: close it, and open it anew to go on.
+ * comes to {@link #answer}, {@link #write}, {@link #end} and {@link #giveBack}. Any number of requests may be open, in different
+ * threads. A fetch that failed throws the same from then on: close it, and open it anew to go on.
  */
 public final class BundleFetch implements AutoCloseable {
   private static final int STEP_NUMBERS = 9, INFO_NUMBERS = 9;
@@ -112,7 +112,7 @@ public final class BundleFetch implements AutoCloseable {
     }
   }
 
-  /** Ends {@link #run}, which returns false soon; another call of it goes on. From any thread; where it does not run, nothing is done. */
+  /** Ends {@link #run}, which returns false soon; another call of it goes on. From any thread; where nothing runs, nothing is done. */
   public void pause() {
     FetchRun current;
     synchronized (this) {

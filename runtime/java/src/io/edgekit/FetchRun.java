@@ -131,13 +131,14 @@ final class FetchRun {
 
   /** Of threads that still wait for a server, so that another run may have them. */
   private void giveBack() {
-    List<FetchRequest> left;
+    Map<FetchRequest, HttpCall> left;
     synchronized (this) {
-      left = new ArrayList<>(open.keySet());
+      left = new HashMap<>(open);
       open.clear();
     }
+    for (HttpCall call : left.values()) call.end();
     try {
-      for (FetchRequest request : left) fetch.giveBack(request);
+      for (FetchRequest request : left.keySet()) fetch.giveBack(request);
     } catch (IllegalStateException closed) {
       // Nobody asks for them any more.
     }

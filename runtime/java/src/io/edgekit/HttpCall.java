@@ -65,11 +65,27 @@ final class HttpCall {
   void endIfLate() {
     HttpURLConnection ending;
     synchronized (this) {
-      if (awaited == null || System.nanoTime() - began < patienceMilliseconds * 1_000_000L) return;
+      if (late || awaited == null || System.nanoTime() - began < patienceMilliseconds * 1_000_000L) return;
       ending = awaited;
       late = true;
     }
-    ending.disconnect();
+    end(ending);
+  }
+
+  /** Ends it where its answer has not begun; else it ends with its next bytes. For any thread. */
+  void end() {
+    HttpURLConnection ending;
+    synchronized (this) {
+      ending = awaited;
+    }
+    if (ending != null) end(ending);
+  }
+
+  /** By a thread of its own: it may have to wait for the one that reads. */
+  private static void end(HttpURLConnection connection) {
+    Thread thread = new Thread(connection::disconnect, "edgekit-fetch-end");
+    thread.setDaemon(true);
+    thread.start();
   }
 
   private synchronized void await(HttpURLConnection connection) {

@@ -19,6 +19,7 @@ import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
@@ -33,7 +34,7 @@ public final class FetchTest {
   /** The same folder: where it lies, and served: fast, with pauses, and with ones that are longer than any test. */
   private static final Path SERVED = Paths.get(System.getProperty("fetch.folder"));
   private static final String URL = System.getProperty("fetch.url"), SLOW = System.getProperty("fetch.slow"),
-      STUCK = System.getProperty("fetch.stuck");
+      STUCK = System.getProperty("fetch.stuck"), PROMISES = System.getProperty("fetch.promises");
   private static final Consumer<FetchProgress> NOBODY = progress -> {};
 
   @Rule public final TemporaryFolder scratch = new TemporaryFolder();
@@ -227,6 +228,26 @@ public final class FetchTest {
       }
       long took = (System.nanoTime() - begun[0]) / 1_000_000;
       assertTrue(took + " ms", took < 5000);
+    }
+  }
+
+  /** One that says to go on for ever, and begins no answer. */
+  @Test
+  public void noThreadStaysWithAServerThatPromises() throws Exception {
+    Cancellation cancellation = new Cancellation();
+    try (BundleFetch fetch = open(PROMISES)) {
+      assertFalse(
+          fetch.run(
+              cancellation,
+              progress -> {
+                if (progress.requests() > 0) cancellation.cancel();
+              }));
+    }
+    Callable<Boolean> stays =
+        () -> Thread.getAllStackTraces().keySet().stream().anyMatch(each -> each.getName().startsWith("edgekit-fetch"));
+    for (int look = 0; stays.call(); ++look) {
+      assertTrue("a thread stays", look < 100);
+      Thread.sleep(50);
     }
   }
 

@@ -9,8 +9,8 @@ import Foundation
 ///     try await fetch.run(over: ForegroundTransport()) { print($0.wholeBytes, $0.totalBytes) }
 ///     try await fetch.finish()
 ///
-/// `pause` ends `run`, and another call of that goes on. A fetch that failed is to be released, and made anew to go on. The core writes and compares in its calls, a
-/// run at a time, which keeps one of the threads of all tasks for that long.
+/// `pause` ends `run`, and another call of that goes on. A fetch that failed is to be released, and made anew to go on. The core
+/// writes and compares in its calls, a run at a time, which keeps one of the threads of all tasks for that long.
 public actor BundleFetch {
   /// The core's calls come one after the other; nobody has it when it is closed.
   private nonisolated(unsafe) let handle: OpaquePointer
