@@ -22,6 +22,7 @@ from support.checkpoints import SPECIAL_TOKENS, write_checkpoint
 from support.digests import digests
 
 from edgekit.export import pipeline
+from edgekit.export.checkpoint.provenance import legal_files
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import WrittenPrograms
 from edgekit.export.formats.options import Packaging
@@ -524,6 +525,14 @@ def test_a_finished_export_is_looked_at_before_it_is_called_done(
         with pytest.raises(EdgekitError, match=f"{said}; --overwrite writes it anew$"):
             export(checkpoint, out, replace(OPTIONS, resume=True))
         assert export(checkpoint, out, replace(OPTIONS, overwrite=True)) == first
+
+
+def test_legal_files_with_names_that_not_every_system_takes_are_left_out(tmp_path: Path) -> None:
+    """At the end of an export the manifest would refuse them."""
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    for name in ("LICENSE", "LICENSE.", "LICENSE-\u00fc.txt", "NOTICE.txt", "NOTICE.TXT", "COPYING?"):
+        (tmp_path / "checkpoint" / name).write_text("legal")
+    assert {*legal_files(tmp_path / "checkpoint")} == {"LICENSE", "NOTICE.TXT"}
 
 
 def test_experts_of_a_layer_share_their_form(tmp_path: Path) -> None:
