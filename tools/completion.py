@@ -67,6 +67,19 @@ def device_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     ]
 
 
+def soc_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Chips with what they are sold as, behind those that stand there with commas."""
+    from edgekit.export.formats import FORMATS
+
+    given, comma, begun = incomplete.rpartition(",")
+    known = {name: title for row in FORMATS.working() for name, title in row.socs.items()}
+    return [
+        CompletionItem(given + comma + name, help=title)
+        for name, title in known.items()
+        if name.startswith(begun) and name not in given.split(",")
+    ]
+
+
 def versions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Versions of iOS that the formats can be asked for."""
     from edgekit.export.formats import FORMATS

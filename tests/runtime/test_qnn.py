@@ -29,6 +29,7 @@ from support.qnn_bundles import (
     random_bundle,
     rounded_rows,
 )
+from support.qnn_chips import name_of, number_in
 from support.signal_to_noise import decibels
 
 from edgekit.export.checkpoint.hub import resolve
@@ -178,6 +179,7 @@ def test_functions_of_a_package_share_weights_in_a_binary(
         (binary,) = (file for file in files if file.suffix == ".bin")
         sizes[len(names)] = binary.stat().st_size
         assert len(files) == 1 + len(names)
+        assert number_in(binary) == (SOCS["sm8750"].model, len(names))
     stored = (package / WEIGHTS_FILE).stat().st_size
     assert stored < sizes[1] < sizes[2] < sizes[1] + stored / 2
 
@@ -207,6 +209,21 @@ def test_a_compiled_program_names_files_beside_it_alone(chips: Path, tmp_path: P
     (tmp_path / "bundle" / name).write_bytes(model.SerializeToString())
     sealing.relist(tmp_path / "bundle", name)
     assert "names a file that is not beside it" in _in_a_process(tmp_path / "bundle", "sm8550").stderr
+
+
+@pytest.mark.parametrize("chip", SOCS)
+def test_qualcomms_library_calls_a_chip_as_edgekit_does(
+    chip: str, tiny: tuple[Path, ReferenceModel], tmp_path: Path
+) -> None:
+    model = SOCS[chip].model
+    assert name_of(model).lower() == chip
+    package = tiny[0] / "packages/layers.0-1.qnn"
+    files = contexts.compile_package(package, ["t24_p0"], chip, tmp_path / "made", 1 << 30)
+    assert [number_in(file)[0] for file in files if file.suffix == ".bin"] == [model]
+
+
+def test_qualcomms_library_does_not_know_every_number() -> None:
+    assert name_of(9999) == ""
 
 
 @pytest.fixture(scope="module")

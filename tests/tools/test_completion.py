@@ -15,6 +15,7 @@ from edgekit import targets
 from edgekit.export.formats import FORMATS
 from edgekit.export.presets import PRESETS
 from edgekit.runtime.bundle.choice import ENGINES
+from edgekit.runtime.engines.qnn.socs import SOCS
 from edgekit.tools.cli import COMMANDS, main
 
 
@@ -34,6 +35,9 @@ def test_names_that_a_command_knows() -> None:
     assert complete("export", "m", "--quant", incomplete="int") == ["int8", "int4"]
     assert complete("export", "m", "--precision") == ["float16", "float32"]
     assert complete("export", "m", "--activations") == ["float", "int8"]
+    assert complete("export", "m", "--soc") == list(SOCS)
+    assert complete("export", "m", "--soc", incomplete="sm8650,sm85") == ["sm8650,sm8550"]
+    assert complete("export", "m", "--soc", incomplete="sm8550,sm85") == []
     assert complete("run", "b", "--engine") == list(ENGINES)
     assert "--memory" in complete("run", "b", incomplete="--m")
 

@@ -1,5 +1,5 @@
-"""What does it take to compile layers for Qualcomm's NPU? Random layers of LLaDA-8B's shape are exported as
-`--target android` exports them, and each package is compiled for chips.
+"""What does it take to compile layers for Qualcomm's NPU? Random layers of LLaDA-8B's shape, or as narrow as
+`--hidden` says, are exported as `--target android` exports them, and each package is compiled for chips.
 
     python -m edgekit.tools.bench.qnn_layers --layers 2 --soc sm8650,sm8750
 
@@ -21,19 +21,26 @@ import click
 
 from edgekit.flashload.sizes import size
 
-#: config.json of GSAI-ML/LLaDA-8B, but for the number of layers and the vocabulary: layers are what is asked.
-CONFIG: dict[str, Any] = {
-    "d_model": 4096,
-    "n_heads": 32,
-    "n_kv_heads": 32,
-    "mlp_hidden_size": 12288,
-    "max_sequence_length": 4096,
-    "rope_theta": 500000.0,
-    "rms_norm_eps": 1e-5,
-}
+#: Of GSAI-ML/LLaDA-8B.
+HIDDEN, HEAD_DIM = 4096, 128
 
 
-def checkpoint(folder: Path, layers: int) -> None:
+def shape(hidden: int) -> dict[str, Any]:
+    """config.json of GSAI-ML/LLaDA-8B at another width, but for the number of layers and the vocabulary:
+    layers are what is asked.
+    """
+    return {
+        "d_model": hidden,
+        "n_heads": hidden // HEAD_DIM,
+        "n_kv_heads": hidden // HEAD_DIM,
+        "mlp_hidden_size": 3 * hidden,
+        "max_sequence_length": 4096,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5,
+    }
+
+
+def checkpoint(folder: Path, layers: int, hidden: int = HIDDEN) -> None:
     """A random checkpoint with the tokenizer of the tiny LLaDA."""
     from safetensors.torch import save_file
 
@@ -43,7 +50,7 @@ def checkpoint(folder: Path, layers: int) -> None:
     from edgekit.tools.tiny import tokenizer
 
     tiny = Path(tokenizer.__file__).parent / "tiny-llada"
-    config = json.loads((tiny / "config.json").read_text()) | CONFIG | {"n_layers": layers}
+    config = json.loads((tiny / "config.json").read_text()) | shape(hidden) | {"n_layers": layers}
     for file in tiny.glob("*.json"):
         if not file.name.startswith("golden"):
             shutil.copy(file, folder)
@@ -84,8 +91,9 @@ def compiled(package: Path, functions: list[str], soc: str, target: Path) -> tup
 @click.option("--lengths", default="256", show_default=True)
 @click.option("--chunk", default=1, show_default=True)
 @click.option("--quant", default="mixed4", show_default=True)
+@click.option("--hidden", default=HIDDEN, show_default=True, help=f"A multiple of {HEAD_DIM}.")
 @click.option("--project", default=32, show_default=True)
-def main(layers: int, socs: str, lengths: str, chunk: int, quant: str, project: int) -> None:
+def main(layers: int, socs: str, lengths: str, chunk: int, quant: str, hidden: int, project: int) -> None:
     from edgekit.export.formats.options import Packaging, parse_lengths, parse_names
     from edgekit.export.pipeline import ExportOptions, export
     from edgekit.export.quantize import Scheme
@@ -93,7 +101,7 @@ def main(layers: int, socs: str, lengths: str, chunk: int, quant: str, project: 
     with tempfile.TemporaryDirectory() as scratch:
         source, bundle = Path(scratch, "checkpoint"), Path(scratch, "bundle")
         source.mkdir()
-        checkpoint(source, layers)
+        checkpoint(source, layers, hidden)
         packaging = Packaging(parse_lengths(lengths), layers_per_chunk=chunk)
         started = time.monotonic()
         export(source, bundle, ExportOptions("qnn", "android", Scheme(quant, 32), packaging=packaging))

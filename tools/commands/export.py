@@ -29,6 +29,7 @@ from edgekit.tools.completion import (
     models,
     precision_names,
     preset_names,
+    soc_names,
     target_names,
     versions,
 )
@@ -165,6 +166,7 @@ _MOST_NOTES = 6
     names=_formats(lambda row: row.socs),
     joined=", ",
     metavar="NAME,NAME...",
+    shell_complete=soc_names,
     help="Chips to compile packages for beside the form that all of them take ({names}), e.g. sm8650,sm8750. "
     "Default: none.",
 )

@@ -111,6 +111,16 @@ def _check_lengths(text: str) -> None:
     parse_lengths(text)
 
 
+def _check_socs(text: str) -> None:
+    from edgekit.export.formats import FORMATS
+    from edgekit.export.formats.options import parse_names
+
+    known = [name for row in FORMATS.working() for name in row.socs]
+    for name in parse_names(text):
+        if name not in known:
+            raise click.UsageError(unknown("chip", name, known))
+
+
 def _check_override(text: str) -> None:
     from edgekit.export.quantize import parse_override
 
@@ -121,6 +131,7 @@ def _check_override(text: str) -> None:
 _NAMES: Mapping[str, Callable[[str], object]] = {
     "quant": _check_preset, "format": _check_format, "target": targets.get,
     "model": _check_model, "engine": _check_engine, "lengths": _check_lengths, "override": _check_override,
+    "soc": _check_socs,
 }  # fmt: skip
 
 

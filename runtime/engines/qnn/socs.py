@@ -14,10 +14,16 @@ class Soc:
     title: str
 
 
+#: Qualcomm's library calls these numbers by these names (`tests/support/qnn_chips.py`), and a binary says its
+#: number. No device has run one. For sm7550, sm7675, sm8635 and sm8735, which the library knows too, its
+#: compiler takes no norms in floats.
 SOCS: Mapping[str, Soc] = {
+    "sm8450": Soc(36, "Snapdragon 8 Gen 1"),
+    "sm8475": Soc(42, "Snapdragon 8+ Gen 1"),
     "sm8550": Soc(43, "Snapdragon 8 Gen 2"),
     "sm8650": Soc(57, "Snapdragon 8 Gen 3"),
     "sm8750": Soc(69, "Snapdragon 8 Elite"),
+    "sm8850": Soc(87, "Snapdragon 8 Elite Gen 5"),
 }
 #: The chip whose NPU is emulated where there is none. Without one the emulation's floats are those of an NPU
 #: that lacks most of the operators.
