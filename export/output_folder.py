@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.base import Format
-from edgekit.export.formats.packages.cut import PACKAGE_FOLDER
+from edgekit.export.formats.packages.cut import COMPILED_FOLDER, PACKAGE_FOLDER
 from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
@@ -257,6 +257,10 @@ def _clear_bundle(folder: Path, weights: str) -> None:
         manifest.unlink()
     _remove(folder, listed)
     shutil.rmtree(folder / PACKAGE_FOLDER, ignore_errors=True)
+    if (
+        folder / PACKAGE_JOURNAL
+    ).exists():  # no manifest has listed them yet, and others would be taken for new
+        shutil.rmtree(folder / COMPILED_FOLDER, ignore_errors=True)
     for path in _leftovers(folder / weights):
         path.unlink(missing_ok=True)
 

@@ -29,6 +29,7 @@ from edgekit.export.bundle_files import (
     package_bytes,
     write_manifest,
 )
+from edgekit.export.calibrate.texts import Samples, Texts, samples
 from edgekit.export.chat_form import CHAT_FILE, NoChatForm, chat_form
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.provenance import copy_legal_files, legal_files, provenance
@@ -88,6 +89,11 @@ _PROGRAM_BYTES, _OTHER_PROGRAMS = 64 << 10, 2
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
+#: What is said of ranges without texts.
+_RANDOM = (
+    "ranges of activations came from random tokens, which do not show the outliers of real text; --calibrate "
+    "FILE takes texts like those that the model is for"
+)
 #: What to do about a finished export that is damaged.
 _ANEW = "--overwrite writes it anew"
 
@@ -120,6 +126,9 @@ class ExportOptions:
     activations: str | None = None  # "int8" or "float" before products with 8 bits, where formats let choose
     device: str | None = None  # what programs are compiled for, where the format compiles them; None: its own
     socs: tuple[str, ...] | None = None  # chips that packages are compiled for beside, where the format does
+    calibrate: Texts | None = (
+        None  # what ranges of activations come from, where formats take them; random text
+    )
     decoding: str | None = None  # mdlm or bd3lm, where a family has both; None: what the source's name says
     adapter: Path | None = None  # the folder of a LoRA adapter
     adapter_name: str = ""  # what the manifest calls it; the name of its folder if empty
@@ -128,7 +137,14 @@ class ExportOptions:
     @property
     def form(self) -> FormatOptions:
         """The options that formats let choose."""
-        return FormatOptions(self.precision, self.packaging, self.activations, self.device, self.socs)
+        return FormatOptions(
+            self.precision,
+            self.packaging,
+            self.activations,
+            self.device,
+            self.socs,
+            None if self.calibrate is None else True,
+        )
 
     def as_words(self) -> str:
         """The options that decide about the stored bytes, as `edgekit export` takes them."""
@@ -141,6 +157,7 @@ class ExportOptions:
             "activations": self.activations,
             "device": self.device,
             "soc": None if self.socs is None else ",".join(self.socs),
+            "calibrate": None if self.calibrate is None else self.calibrate.name,
             "decoding": self.decoding,
             "min-os": cut.minimum_os,
             "lengths": None if cut.lengths is None else ",".join(map(str, cut.lengths)),
@@ -180,6 +197,7 @@ class ExportPlan:
     left_out: tuple[str, ...]  # what of the checkpoint is not used, in sentences
     tuned: Tuned  # the model with its adapter, if it has one
     role_head: RoleHead | None = None
+    samples: Samples | None = None  # texts to run the model on
 
     @property
     def weights_file(self) -> str:
@@ -243,7 +261,10 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     )
     form = bind(own.architecture, options.scheme, options.form)
     runs = plan_runs(form, options.tile_bytes)
-    sampler = {**_sampler(checkpoint, architecture), **own.defaults}
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer, str(checkpoint.path))
+    sampler = {**_sampler(tokenizer, checkpoint, architecture), **own.defaults}
+    texts = options.calibrate
+    pieces = None if texts is None else samples(texts, tokenizer, architecture.vocab_size)
     role_head = read_role_head(checkpoint.path, architecture.hidden_size)
     left_out = []
     if coverage.ignored_nbytes:
@@ -253,7 +274,7 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
         left_out.append(f"{ROLE_HEAD_FILE} is not part of the bundle: {architecture.sampler} takes no order")
         role_head = None
     tag = _fingerprint(checkpoint, config, options, architecture, own, role_head)
-    return ExportPlan(options, checkpoint, form, runs, tag, sampler, tuple(left_out), own, role_head)
+    return ExportPlan(options, checkpoint, form, runs, tag, sampler, tuple(left_out), own, role_head, pieces)
 
 
 def check_output(
@@ -333,7 +354,7 @@ def _write_weights(
         for (plan, _), sink in zip(todo, sinks, strict=True):
             if not all(map(sink.has, runs)):
                 progress.stage("looking at the weights", 0)
-                plan.format.observe(plan.tuned.weights, lambda unit: progress.advance(0, unit))
+                plan.format.observe(plan.tuned.weights, plan.samples, lambda unit: progress.advance(0, unit))
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
             lacking = [sink for sink in sinks if not sink.has(run)]
@@ -438,7 +459,9 @@ def _complete(
     files += copy_legal_files(checkpoint.path, output)
     if not plan.tuned.merged:  # they are those of the weights alone
         files += copy_golden(checkpoint.path, output, options.scheme)
-    notes = [*form.architecture.notes, *report.notes()]
+    notes = [*form.notes(), *form.architecture.notes, *report.notes()]
+    if form.row.calibrates:
+        notes.insert(0, _RANDOM if plan.samples is None else plan.samples.note)
     if plan.tuned.merged:
         notes.insert(0, plan.tuned.note())
     notes = [*plan.left_out, *left_out, *notes]
@@ -447,6 +470,7 @@ def _complete(
         **provenance(checkpoint.path),
         "target": options.target,
         **({"adapter": dict(plan.tuned.facts)} if plan.tuned.merged else {}),
+        **({} if plan.samples is None else {"calibration": dict(plan.samples.facts)}),
         "notes": notes,
         "tag": plan.tag,
     }
@@ -505,13 +529,12 @@ def _unreadable(output: Path) -> Iterator[None]:
         raise ExportError(f"{output}: holds a finished export that is damaged ({error}); {_ANEW}") from error
 
 
-def _sampler(checkpoint: Checkpoint, architecture: Architecture) -> dict[str, Any]:
+def _sampler(tokenizer: Tokenizer, checkpoint: Checkpoint, architecture: Architecture) -> dict[str, Any]:
     """The sampler's configuration, with what the tokenizer says, which is checked.
 
     Raises:
         EdgekitError: what is wrong with which file.
     """
-    tokenizer = Tokenizer.from_files(checkpoint.tokenizer, str(checkpoint.path))
     check_texts(tokenizer)
     return sampler_config(architecture, checkpoint.generation_config, tokenizer)
 
@@ -562,7 +585,9 @@ def _fingerprint(
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
     packaging = None if options.packaging is None else asdict(options.packaging)
     form = [options.format, options.precision, packaging, options.activations, options.device]
-    chips = [list(options.socs)] if options.socs else []
+    chips: list[Any] = [list(options.socs)] if options.socs else []
+    if options.calibrate is not None:
+        chips.append({"calibrate": options.calibrate.digest})
     beside: list[Any] = []
     if own.adapter is not None:
         nbytes, changed = own.adapter.stamp

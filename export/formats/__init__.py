@@ -118,6 +118,7 @@ ROWS = (
         precisions=("float32",),
         packages=True,
         socs={name: soc.title for name, soc in SOCS.items()},
+        calibrates=True,
     ),
 )
 FORMATS = Registry("format", "edgekit.formats", FormatRow, {row.name: row for row in ROWS})

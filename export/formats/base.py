@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from edgekit.export.weights import TensorSource
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.packed import Slice
 from edgekit.flashload.writer import FileDigest, FlashWriter, planned_layout
+
+if TYPE_CHECKING:
+    from edgekit.export.calibrate.texts import Samples
 
 
 class Store(Protocol):
@@ -101,9 +104,10 @@ class Format(ABC):
         """The stored array of a float weight, given in float32. Raises ExportError as `arrays` does."""
         return values
 
-    def observe(self, source: TensorSource, told: Callable[[str], None]) -> None:
+    def observe(self, source: TensorSource, samples: Samples | None, told: Callable[[str], None]) -> None:
         """Look at the model's weights, which `source` has, before the first of them is stored: a format whose
-        activations have static scales runs the model on them. It calls `told` behind every part of the work.
+        activations have static scales runs the model on them, on `samples` of texts or on random ones. It
+        calls `told` behind every part of the work.
         """
         return None
 
@@ -164,6 +168,10 @@ class Format(ABC):
     def layer_facts(self) -> list[dict[str, Any]]:
         """Facts about every layer for the manifest, in addition to those of all formats."""
         return [{} for _ in self.architecture.layers]
+
+    def notes(self) -> Sequence[str]:
+        """Choices that the format has made by itself, in sentences."""
+        return ()
 
     def minimum_os(self) -> Mapping[str, str] | None:
         """The oldest versions of systems, by name, that run the bundle; None where every system does."""

@@ -30,7 +30,8 @@ class FormatOptions:
 
     `precision` is one of PRECISIONS; `packaging` is for formats whose weights are in packages; `activations`
     are "float" or "int8" before products with weights of 8 bits; `device` is what programs are compiled for,
-    `socs` are chips that packages are compiled for beside the form that any takes.
+    `socs` are chips that packages are compiled for beside the form that any takes; `texts` tells that the
+    model is to be run on texts of the user's own.
     """
 
     precision: str | None = None
@@ -38,6 +39,7 @@ class FormatOptions:
     activations: str | None = None
     device: str | None = None
     socs: tuple[str, ...] | None = None
+    texts: bool | None = None
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -44,7 +44,8 @@ class FormatRow:
     `device_advice`, by a part of the name, what is said of some that there are not; `packages` tells that
     weights are in packages, and that `Packaging` cuts them; `versions` are those of iOS that may be asked for
     then, the first by default, with the macOS of the same year. `socs` are chips by name that packages can be
-    compiled for, with what each is sold as.
+    compiled for, with what each is sold as. `calibrates` tells that the model runs on texts before it is
+    written.
     """
 
     name: str
@@ -62,6 +63,7 @@ class FormatRow:
     packages: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     socs: Mapping[str, str] = field(default_factory=dict)
+    calibrates: bool = False
 
     @property
     def install(self) -> str:
@@ -95,6 +97,7 @@ class FormatRow:
                 "precision": self.precisions,
                 "device": self.devices,
                 "socs": self.socs,
+                "texts": self.calibrates,
             }[option]
         )
 
@@ -120,6 +123,8 @@ class FormatRow:
             raise ExportError(f"format {self.name} compiles for no device; leave --device out")
         if options.socs is not None and not self.offers("socs"):
             raise ExportError(f"format {self.name} compiles for no chips; leave --soc out")
+        if options.texts is not None and not self.offers("texts"):
+            raise ExportError(f"format {self.name} takes no ranges of activations; leave --calibrate out")
         for soc in options.socs or ():
             if soc not in self.socs:
                 raise ExportError(unknown("chip", soc, self.socs, of=f"format {self.name}"))

@@ -13,14 +13,17 @@ from support.checkpoints import write_checkpoint
 from edgekit.export.calibrate.canvases import Canvas, Plan, canvases
 from edgekit.export.calibrate.products import WatchedProducts
 from edgekit.export.calibrate.ranges import ProductRange, Range, collect
+from edgekit.export.calibrate.texts import MOST_PIECES, Text, Texts, samples
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
 from edgekit.export.models import architecture, complete
 from edgekit.export.models.base import Architecture
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
+from edgekit.runtime.tokenizer import Tokenizer
 
 PLAN = Plan(count=4, prompt=8, canvas=16, seed=3)
+LONG = "The sky is blue because air scatters light of short waves more than that of long ones. " * 20
 FAMILIES = ["llada", "dream", "nemotron_labs_diffusion", "sdar", "fast_dllm", "diffusion_gemma", "llada2_moe"]
 
 
@@ -138,6 +141,68 @@ def test_texts_are_taken_in_turn(tmp_path: Path) -> None:
     assert torch.equal(made[1].clean, torch.arange(14, 20))
     with pytest.raises(ExportError, match="a text has 10 tokens, prompt and canvas take 11"):
         list(canvases(arch, Plan(3, 4, 7), texts))
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "diffusion_gemma"])
+def test_pieces_of_texts_are_noised_over_the_whole_schedule(tmp_path: Path, family: str) -> None:
+    arch, source = opened(tmp_path, family)
+    said = samples(Texts.of("mine", [LONG]), Tokenizer.from_files(source.tokenizer, "here"), arch.vocab_size)
+    made, plan = list(canvases(arch, said.plan, said.pieces)), said.plan
+    mask, steps = arch.defaults.get("mask_token_id"), range(plan.count)
+    noisy = [round(plan.canvas * (1 - i / (plan.count - 1))) for i in steps]
+    for own, count in zip(made, noisy, strict=True):
+        assert any(torch.equal(torch.cat((own.prompt, own.clean)), piece) for piece in said.pieces)
+        changed = own.noised != own.clean
+        if mask is None:  # a random token may be the one that was there
+            assert count - 4 <= int(changed.sum()) <= count
+        else:
+            assert int(changed.sum()) == count and bool((own.noised[changed] == mask).all())
+    assert noisy[0] == plan.canvas and noisy[-1] == 0 and len(set(noisy)) >= 16
+    if mask is None:
+        noise = torch.cat([own.noised[own.noised != own.clean] for own in made])
+        assert len(set(noise.tolist())) > arch.vocab_size / 2, "any token is noise"
+    first = [own.first for own in made]
+    assert first == [i % 2 == 0 for i in steps]
+
+
+def test_texts_are_encoded_as_prompts_are(tmp_path: Path) -> None:
+    arch, source = opened(tmp_path, "llada")
+    tokenizer = Tokenizer.from_files(source.tokenizer, "here")
+    messages = [{"role": "user", "content": LONG}]
+    for text, ids in (
+        (Text(LONG), tokenizer.chat(messages)),
+        (Text(messages), tokenizer.chat(messages)),
+        (Text(LONG, raw=True), tokenizer.encode(LONG)),
+        (
+            Text(LONG, "Yes."),
+            tokenizer.chat(
+                [*messages, {"role": "assistant", "content": "Yes."}], add_generation_prompt=False
+            ),
+        ),
+    ):
+        found = samples(Texts("mine", [text], ""), tokenizer, arch.vocab_size)
+        count = len(ids) // 96
+        assert sorted(p.tolist() for p in found.pieces) == sorted(
+            ids[i * 96 : (i + 1) * 96] for i in range(count)
+        )
+        assert found.facts == {"file": "mine", "sha256": "", "texts": 1, "tokens": 96 * count}
+
+
+def test_texts_are_bounded_and_packed(tmp_path: Path) -> None:
+    arch, source = opened(tmp_path, "llada")
+    tokenizer = Tokenizer.from_files(source.tokenizer, "here")
+    found = samples(Texts.of("mine", ["What is a sky?"] * 9000), tokenizer, arch.vocab_size)
+    each = len(tokenizer.chat([{"role": "user", "content": "What is a sky?"}]))
+    assert len(found.pieces) == MOST_PIECES == found.plan.count
+    assert found.facts["tokens"] == 96 * MOST_PIECES and found.facts["texts"] == -(-96 * MOST_PIECES // each)
+    endless = samples(Texts("mine", [Text(LONG * 5000, raw=True)], ""), tokenizer, arch.vocab_size)
+    assert len(endless.pieces) == MOST_PIECES
+    with pytest.raises(
+        ExportError, match="^mine: has [0-9]+ tokens, and ranges of activations take at least 96"
+    ):
+        samples(Texts.of("mine", ["Hi"]), tokenizer, arch.vocab_size)
+    with pytest.raises(ExportError, match="^mine: text 2: "):
+        samples(Texts.of("mine", ["Hi", [{"role": "nobody", "content": "x"}]]), tokenizer, arch.vocab_size)
 
 
 def test_a_plan_that_is_none_is_refused() -> None:

@@ -231,6 +231,15 @@ def test_an_outcome_that_no_table_can_show_is_done_again(tmp_path: Path, change:
         assert not store.is_done(job.verify) and store.outcome(job.verify) is None
 
 
+def test_an_export_is_another_one_when_its_texts_are(tmp_path: Path) -> None:
+    file, digests = tmp_path / "texts.txt", []
+    for text in ("The sky is blue.", "The sea is salt.", "The sky is blue."):
+        file.write_text(text)
+        (job,) = jobs_of(grid_of({"model": "tiny-llada", "target": "android", "calibrate": str(file)}))
+        digests.append(job.export.digest)
+    assert digests[0] == digests[2] != digests[1]
+
+
 # --- a sweep ------------------------------------------------------------------------------------------------
 
 

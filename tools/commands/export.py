@@ -171,6 +171,16 @@ _MOST_NOTES = 6
     "Default: none.",
 )
 @click.option(
+    "--calibrate",
+    cls=RareListing,
+    names=_formats(lambda row: row.calibrates),
+    joined=", ",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Texts for ranges of activations ({names}): plain text, or lines as `edgekit bench --prompts` takes "
+    "them. Default: random tokens.",
+)
+@click.option(
     "--min-os",
     cls=RareListing,
     names=_versions,
@@ -222,6 +232,7 @@ def command(
     activations: str | None,
     device: str | None,
     socs: str | None,
+    calibrate: Path | None,
     quant: str | None,
     group_size: int | None,
     overrides: tuple[str, ...],
@@ -254,6 +265,7 @@ def command(
         activations,
         device,
         None if socs is None else parse_names(socs),
+        None if calibrate is None else True,
     )
     forms, asked = shared_out([formats.get(own) for own in names], wanted)
     compiled_for = {own: chosen.device(own, device) for own in names}
@@ -280,14 +292,17 @@ def command(
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
                 from edgekit.export.sets import check_folder, plan_together, write_together
+                from edgekit.tools.calibration_file import read_texts
 
+                texts = None if calibrate is None else read_texts(calibrate)
                 bits = tuple(parse_override(o) for o in overrides)
                 scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
             each = [
                 ExportOptions(
                     own, target, scheme, source=name, resume=resume, overwrite=overwrite,
                     precision=form.precision, packaging=form.packaging, activations=form.activations,
-                    device=compiled_for[own], socs=form.socs, decoding=decoding, adapter=tuned,
+                    device=compiled_for[own], socs=form.socs, calibrate=texts if form.texts else None,
+                    decoding=decoding, adapter=tuned,
                     adapter_name="" if adapter is None else model_name(adapter), adapter_mode=adapter_mode,
                 )
                 for own, form in zip(names, forms, strict=True)

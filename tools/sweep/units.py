@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from edgekit import targets
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.files import file_digests
+from edgekit.tools.calibration_file import read_texts
 from edgekit.tools.failures import Failure
 from edgekit.tools.folder_name import folder_name
 from edgekit.tools.sweep.grid import Grid, Line, Words, parsed
@@ -69,7 +70,7 @@ def jobs_of(grid: Grid) -> list[Job]:
     for line in grid.exports:
         context = parsed("export", line.words)
         name = _bundle_name(context)
-        digest = _digest(version, "export", context.params, _inputs_of_export(context.params))
+        digest = _digest(version, "export", *_inputs_of_export(context.params))
         verify = parsed("verify", (*grid.verify.words, "BUNDLE")).params
         found.append(
             Job(
@@ -124,10 +125,13 @@ def _inputs_of_bench(line: Line) -> tuple[dict[str, Any], str]:
     return params | {"prompts_file": "", "score": score.name}, digest(questions) + code
 
 
-def _inputs_of_export(params: Mapping[str, Any]) -> str:
-    """The files of a checkpoint and an adapter; a model on the hub is known by its name."""
+def _inputs_of_export(params: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What an export depends on: its options, and the files of a checkpoint and an adapter; a model on the hub
+    is known by its name, and texts by what is in them. Raises EdgekitError for texts that cannot be used.
+    """
     given = [params["model"], *([] if params["adapter"] is None else [params["adapter"]])]
-    return json.dumps([list(_stamps(each)) for each in given])
+    texts = "" if params["calibrate"] is None else read_texts(params["calibrate"]).digest
+    return {**params, "calibrate": texts or None}, json.dumps([list(_stamps(each)) for each in given])
 
 
 def _stamps(model: str) -> Iterator[tuple[str, int, int]]:

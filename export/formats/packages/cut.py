@@ -24,6 +24,8 @@ from edgekit.export.programs import Lengths
 from edgekit.flashload.sizes import size
 
 PACKAGE_FOLDER = "packages"
+#: Of packages that are compiled for a chip.
+COMPILED_FOLDER = "compiled"
 #: Rows of a package of the head: what the Neural Engine takes as one dimension.
 MOST_HEAD_ROWS = 16384
 #: Chunks are of this many layers where size allows and nothing is asked for.

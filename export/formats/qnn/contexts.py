@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.packages.cut import COMPILED_FOLDER
 from edgekit.export.formats.qnn.provider import provider
 from edgekit.flashload.files import fsync_directory
 from edgekit.flashload.sizes import size
@@ -26,7 +27,6 @@ from edgekit.runtime.engines.qnn.programs import model_file
 from edgekit.runtime.engines.qnn.socs import SOCS
 from edgekit.runtime.errors import EngineUnavailable, one_line
 
-FOLDER = "compiled"
 _CALL = "from edgekit.export.formats.qnn.contexts import main; main()"
 _FATAL = 4  # of ONNX Runtime's log
 _KILLED = -9  # how a process ends that the system ends
@@ -136,7 +136,7 @@ def compiled_files(
         out[soc] = []
         for package, functions in packages:
             progress(f"{package.stem} for {soc}")
-            target = bundle / FOLDER / soc / package.stem
+            target = bundle / COMPILED_FOLDER / soc / package.stem
             made = compile_package(package, functions, soc, target, limit_bytes)
             out[soc] += [file.relative_to(bundle).as_posix() for file in made]
     return out

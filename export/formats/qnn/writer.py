@@ -14,6 +14,7 @@ import numpy as np
 
 from edgekit.export.calibrate.canvases import Plan, canvases
 from edgekit.export.calibrate.ranges import ProductRange, Told, collect
+from edgekit.export.calibrate.texts import Samples
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import WrittenPrograms
 from edgekit.export.formats.options import FormatOptions
@@ -103,5 +104,6 @@ class QnnFormat(PackagedFormat):
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"compiled": self._compiled} if self._compiled else {})
 
-    def observe(self, source: TensorSource, told: Told) -> None:
-        self._ranges = collect(self.architecture, source, canvases(self.architecture, Plan()), told)
+    def observe(self, source: TensorSource, samples: Samples | None, told: Told) -> None:
+        plan, pieces = (Plan(), None) if samples is None else (samples.plan, samples.pieces)
+        self._ranges = collect(self.architecture, source, canvases(self.architecture, plan, pieces), told)
