@@ -126,8 +126,8 @@ def _inputs_of_bench(line: Line) -> tuple[dict[str, Any], str]:
 
 
 def _inputs_of_export(params: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """What an export depends on: its options, and the files of a checkpoint and an adapter; a model on the hub
-    is known by its name, and texts by what is in them. Raises EdgekitError for texts that cannot be used.
+    """What an export depends on: its options, and the files of a checkpoint and an adapter. A model on the
+    hub is known by its name, texts by what is in them. Raises EdgekitError for texts that cannot be used.
     """
     given = [params["model"], *([] if params["adapter"] is None else [params["adapter"]])]
     texts = "" if params["calibrate"] is None else read_texts(params["calibrate"]).digest

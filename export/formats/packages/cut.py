@@ -91,10 +91,15 @@ def _doubling(first: int, last: int) -> Iterator[int]:
 
 
 def cut(
-    architecture: Architecture, sizes: Sequence[int], row_bytes: int, packaging: Packaging, limit_bytes: int
+    architecture: Architecture,
+    sizes: Sequence[int],
+    row_bytes: int,
+    packaging: Packaging,
+    limit_bytes: int,
+    most_layers: int = MOST_LAYERS,
 ) -> list[PackagePlan]:
     """The packages of a model in the order of execution. `sizes` are the bytes of each layer, `row_bytes`
-    those of a row of the head's table.
+    those of a row of the head's table; chunks have `most_layers` at most where nothing is asked for.
 
     Raises:
         ExportError: a chunk of the given number of layers, or a single layer, is larger than `limit_bytes`.
@@ -106,7 +111,7 @@ def cut(
     def largest(per_chunk: int) -> int:
         return max(sum(sizes[i : i + per_chunk]) for i in range(0, count, per_chunk))
 
-    fitting = [n for n in range(1, min(count, MOST_LAYERS) + 1) if largest(n) <= limit_bytes]
+    fitting = [n for n in range(1, min(count, most_layers) + 1) if largest(n) <= limit_bytes]
     per_chunk = asked or (fitting[-1] if fitting else 1)
     packages = (
         [PackagePlan("self_conditioning", "self_conditioning")] if architecture.self_conditioning else []

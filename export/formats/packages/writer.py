@@ -23,6 +23,7 @@ from edgekit.export.formats.options import FormatOptions, Packaging
 from edgekit.export.formats.packages import layout
 from edgekit.export.formats.packages.content import Content, build
 from edgekit.export.formats.packages.cut import (
+    MOST_LAYERS,
     PackagePlan,
     choose_lengths,
     content_key,
@@ -86,17 +87,26 @@ class PackagedFormat(Format):
 
     def _cut(self, packaging: Packaging) -> list[PackagePlan]:
         """The packages of the model. Raises ExportError where its chunks are not possible."""
-        architecture, choices = self.architecture, self.choices
-        sizes = [0] * len(architecture.layers)
-        for unit, spec in architecture.weights():
-            if unit.startswith("layers."):
-                matrix = f"{unit}.{spec.name}"
-                stored = self.specs(matrix, spec, choices.get(matrix, Choice(16, 0)))
-                sizes[int(unit.split(".")[1])] += sum(t.nbytes for t in stored)
+        architecture, choices, sizes = self.architecture, self.choices, self.layer_bytes()
         table = architecture.head or architecture.embedding
         row = WeightSpec("table", (1, table.shape[1]), "head", ())
         row_bytes = sum(t.nbytes for t in self.specs("table", row, choices[table.name]))
-        return cut(architecture, sizes, row_bytes, packaging, self.LIMIT_BYTES)
+        most = self.most_layers(sizes)
+        return cut(architecture, sizes, row_bytes, packaging, self.LIMIT_BYTES, most)
+
+    def layer_bytes(self) -> list[int]:
+        """The stored bytes of each layer."""
+        sizes = [0] * len(self.architecture.layers)
+        for unit, spec in self.architecture.weights():
+            if unit.startswith("layers."):
+                matrix = f"{unit}.{spec.name}"
+                stored = self.specs(matrix, spec, self.choices.get(matrix, Choice(16, 0)))
+                sizes[int(unit.split(".")[1])] += sum(t.nbytes for t in stored)
+        return sizes
+
+    def most_layers(self, sizes: Sequence[int]) -> int:
+        """How many layers a package has at most where nothing is asked for; `sizes` are the bytes of each."""
+        return MOST_LAYERS
 
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
         return layout.specs(name, spec, choice, self.precision)

@@ -6,7 +6,7 @@ an ONNX model for each of its functions and one file of weights for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from edgekit.export.calibrate.texts import Samples
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import WrittenPrograms
 from edgekit.export.formats.options import FormatOptions
-from edgekit.export.formats.packages.cut import PackagePlan
+from edgekit.export.formats.packages.cut import MOST_LAYERS, PackagePlan
 from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.export.formats.qnn import layout
+from edgekit.export.formats.qnn.compiler_memory import LayerSize, compile_bytes, most_layers
 from edgekit.export.formats.qnn.contexts import check_compiler, compiled_files
 from edgekit.export.formats.qnn.graph import Conversions, QnnGraph
 from edgekit.export.formats.row import FormatRow
@@ -28,6 +29,8 @@ from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice, Quantized, Scheme
 from edgekit.export.weights import TensorSource
 from edgekit.flashload.format import TensorSpec
+from edgekit.flashload.sizes import size
+from edgekit.runtime.bench import describe_machine
 from edgekit.runtime.engines.qnn.programs import SUFFIX
 
 #: Kinds of packages that run on the processor.
@@ -44,12 +47,45 @@ class QnnFormat(PackagedFormat):
     def __init__(
         self, row: FormatRow, architecture: Architecture, scheme: Scheme, options: FormatOptions
     ) -> None:
+        # Where packages are compiled here, how they are cut depends on what that takes.
+        self._socs, self._fitting = options.socs or (), MOST_LAYERS
+        self._asked = None if options.packaging is None else options.packaging.layers_per_chunk
         super().__init__(row, architecture, scheme, options)
-        self._socs = options.socs or ()
         if self._socs:
             check_compiler()
         self._converted, self._ranges = Conversions(), dict[str, ProductRange]()
         self._compiled: dict[str, list[str]] = {}
+
+    def most_layers(self, sizes: Sequence[int]) -> int:
+        """As many as can be compiled in the memory of this machine, where they are to be."""
+        memory = int(describe_machine()["memory_bytes"]) if self._socs else 0
+        if memory:  # else nothing is compiled, or the system does not tell
+            layers = self._layer_sizes(sizes)
+            self._fitting = most_layers(layers, self.lengths, memory, MOST_LAYERS)
+        return self._fitting
+
+    def _layer_sizes(self, sizes: Sequence[int]) -> list[LayerSize]:
+        """Sizes of layers of that many bytes."""
+        found = []
+        for layer, nbytes in zip(self.architecture.layers, sizes, strict=True):
+            shapes = {spec.name: spec.shape for spec in layer.weights if layout.on_npu(spec)}
+            heads = shapes["self_attn.o_proj"][1] // layer.head_dim
+            found.append(LayerSize(nbytes, sum(shape[0] for shape in shapes.values()), heads))
+        return found
+
+    def notes(self) -> Sequence[str]:
+        """What compiling takes, where that has decided how many layers a package has."""
+        chunks = [package.layers for package in self.packages if package.kind == "layers"]
+        most = max(map(len, chunks))
+        if self._asked is not None or self._fitting == MOST_LAYERS or most < self._fitting:
+            return ()
+        sizes = self._layer_sizes(self.layer_bytes())
+        taken = max(compile_bytes([sizes[i] for i in layers], self.lengths) for layers in chunks)
+        layers = f"up to {most} layers" if most > 1 else "one layer"
+        return (
+            f"packages have {layers}, since compiling takes about {size(taken)} of memory for one; "
+            "--layers-per-chunk asks for others, and fewer --lengths take less",
+        )
 
     def graph(self, package: PackagePlan) -> QnnGraph:
         return QnnGraph("processor" if package.kind in ON_PROCESSOR else "npu", self._converted)
