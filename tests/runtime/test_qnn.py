@@ -329,7 +329,6 @@ def test_names_of_chips() -> None:
     assert "unknown chip 'sm8651' for format qnn; did you mean sm8650?" in done.output
     done = run(main, ["export", "tiny-llada", "--soc", "sm8650"])
     assert "format native compiles for no chips; leave --soc out" in done.output
-    assert [soc.model for soc in SOCS.values()] == [43, 57, 69]
 
 
 def test_programs_of_strangers_are_refused(tiny: tuple[Path, ReferenceModel], tmp_path: Path) -> None:
