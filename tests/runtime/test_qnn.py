@@ -187,11 +187,11 @@ def test_functions_of_a_package_share_weights_in_a_binary(
 def test_the_packages_of_the_own_chip_are_opened(chips: Path, tmp_path: Path) -> None:
     """In place of their sources, of which the emulation makes the same; those of another chip are left."""
     found = {}
-    for chip in (None, "sm8550", "sm8650"):
+    for chip in (None, "sm8550-ab", "sm8650"):
         done = _in_a_process(chips, chip, tmp_path / f"{chip}.npy")
         assert done.stdout == "loaded\n", done.stderr
         found[chip] = np.load(tmp_path / f"{chip}.npy")
-    assert np.array_equal(found[None], found["sm8550"]) and np.array_equal(found[None], found["sm8650"])
+    assert np.array_equal(found[None], found["sm8550-ab"]) and np.array_equal(found[None], found["sm8650"])
     # Which ones are opened is seen where one is damaged.
     shutil.copytree(chips, tmp_path / "bundle")
     (binary,) = (tmp_path / "bundle/compiled/sm8550/layers.0").glob("*.bin")

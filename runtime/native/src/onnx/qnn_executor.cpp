@@ -106,7 +106,10 @@ class QnnExecutor::Opened final : public OpenPackage {
 };
 
 QnnExecutor::QnnExecutor(std::string folder, const PackagePrograms &programs) : folder_(std::move(folder)) {
-  const auto found = programs.compiled().find(chip);
+  // Variants of a chip have a suffix: "sm8650-ac".
+  const auto found = std::find_if(programs.compiled().begin(), programs.compiled().end(), [](const auto &each) {
+    return chip == each.first || chip.compare(0, each.first.size() + 1, each.first + "-") == 0;
+  });
   if (chip.empty() || found == programs.compiled().end()) return;
   for (const std::string &file : found->second) {
     // compiled/CHIP/PACKAGE/FILE
