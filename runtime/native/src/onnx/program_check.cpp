@@ -13,8 +13,6 @@ namespace {
 using Names = std::set<std::string, std::less<>>;
 using Known = std::map<std::string, Names, std::less<>>;  // operators by domain
 
-// Programs hold no weights: the writer's have some 10 kB.
-constexpr std::size_t kMostBytes = std::size_t{4} << 20;
 constexpr std::string_view kWeightsFile = "weights.bin", kOrtFormat = "ORTM";
 
 constexpr std::uint64_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;
@@ -164,7 +162,7 @@ void check_node(std::string_view node, const Known &known) {
 
 template <typename CheckNode>
 void check_model(std::string_view model, std::string_view beside, CheckNode &&node) {
-  if (model.size() > kMostBytes) refuse("has ", model.size(), " bytes, more than any program");
+  if (model.size() > kMostProgramBytes) refuse("has ", model.size(), " bytes, more than any program");
   if (model.size() >= 8 && model.substr(4, 4) == kOrtFormat) refuse("is in ONNX Runtime's own format, not in ONNX");
   bool graph = false;
   for (Fields field(model); field.next();) {

@@ -6,11 +6,15 @@
 #ifndef EDGEKIT_ONNX_PROGRAM_CHECK_H
 #define EDGEKIT_ONNX_PROGRAM_CHECK_H
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace edgekit {
+
+// Programs hold no weights: the writer's have some 10 kB.
+constexpr std::size_t kMostProgramBytes = std::size_t{4} << 20;
 
 // Throws Error (EK_MALFORMED_FILE) unless `model` is an ONNX model of the operators alone that exports of a format write
 // ("onnx", "onnx-gpu", "qnn"), without parts that are graphs of their own and without data outside of it, but for that of

@@ -18,8 +18,6 @@ namespace {
 
 constexpr const char *kRegistered = "QNNExecutionProvider";
 constexpr const char *kOnNpu = ".npu.onnx", *kOnProcessor = ".processor.onnx", *kCompiled = ".ctx.onnx";
-// Programs are some 10 kB.
-constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 20;
 
 std::mutex mutex;
 std::unique_ptr<ort::Runtime> runtime;  // as long as the process
@@ -149,7 +147,7 @@ std::unique_ptr<ort::Program> QnnExecutor::program(const Package &package, const
   }
   const bool is_compiled = ends_with(file, kCompiled), on_npu = is_compiled || ends_with(file, kOnNpu);
   try {
-    const std::string model = read_folder_file(folder_, file, kMostBytes);
+    const std::string model = read_folder_file(folder_, file, kMostProgramBytes);
     if (is_compiled) {
       std::vector<std::string> beside;
       for (const std::string &each : offered) beside.push_back(name_of(each));

@@ -46,7 +46,6 @@ class QnnExecutor final : public PackageExecutor {
   // After `load`. `folder` is the bundle's.
   QnnExecutor(std::string folder, const PackagePrograms &programs);
 
-  const char *name() const override { return kFormat; }
   std::vector<std::string> files(const Package &package) const override;
   std::unique_ptr<OpenPackage> open(const Package &package, const std::vector<const PackageFunction *> &expected) override;
 

@@ -266,23 +266,19 @@ void PackageEngine::layers_of_segment(const LayersCall &given, const LayerSegmen
 }
 
 void PackageEngine::self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) {
+  replace_rows(weights, rows, x, soft);
+}
+
+void PackageEngine::final(const LoadedUnit &weights, std::int64_t rows, float *x) { replace_rows(weights, rows, x, nullptr); }
+
+void PackageEngine::replace_rows(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) {
   const Package &package = programs_.of(*weights.unit);
   const std::int64_t hidden = bundle_.model().hidden;
   const PackageFunction &function = fitting(package, rows, {});
   Call call(function, inputs_, outputs_);
   call.fill([&](const Port &port, float *to) {
-    put_rows(port.role == Role::embedded ? x : soft, rows, hidden, function.rows, to);
+    put_rows(port.role == Role::soft ? soft : x, rows, hidden, function.rows, to);
   });
-  run(package, call);
-  std::copy_n(call.output(Role::y), static_cast<std::size_t>(rows * hidden), x);
-}
-
-void PackageEngine::final(const LoadedUnit &weights, std::int64_t rows, float *x) {
-  const Package &package = programs_.of(*weights.unit);
-  const std::int64_t hidden = bundle_.model().hidden;
-  const PackageFunction &function = fitting(package, rows, {});
-  Call call(function, inputs_, outputs_);
-  call.fill([&](const Port &, float *to) { put_rows(x, rows, hidden, function.rows, to); });
   run(package, call);
   std::copy_n(call.output(Role::y), static_cast<std::size_t>(rows * hidden), x);
 }

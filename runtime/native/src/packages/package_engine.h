@@ -55,6 +55,8 @@ class PackageEngine final : public Engine {
   const PackageFunction &fitting_head(const Package &package, std::int64_t rows, const HeadForm &form) const;
   [[noreturn]] void too_long(const Package &package, std::int64_t rows, std::int64_t kept) const;
   void layers_of_segment(const LayersCall &call, const LayerSegment &segment);
+  // `soft`: null where the function takes x alone.
+  void replace_rows(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft);
   std::unique_ptr<OpenPackage> open_package(const std::string &name);
   void run(const Package &package, Call &call);
 

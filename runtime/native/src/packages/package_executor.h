@@ -24,8 +24,6 @@ class OpenPackage {
 class PackageExecutor {
  public:
   virtual ~PackageExecutor() = default;
-  virtual const char *name() const = 0;
-
   // What is opened of a package, relative to the bundle: compared with the manifest before.
   virtual std::vector<std::string> files(const Package &package) const { return package.files; }
 

@@ -10,6 +10,7 @@ import androidx.work.WorkerParameters
 import java.io.File
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.coroutineScope
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.collect
 import kotlinx.coroutines.flow.toList
@@ -40,6 +41,14 @@ class FetchFlowTest {
     for (file in files) assertTrue(file.path, file.readBytes().contentEquals(File(target, file.relativeTo(served).path).readBytes()))
   }
 
+  /** Leaves the flow of a fetch when some of it has arrived. */
+  private suspend fun collectAndLeave(fetch: BundleFetch) = coroutineScope {
+    var here = 0L
+    val job = launch(Dispatchers.Default) { fetch.running().collect { here = it.wholeBytes() + it.arrivedBytes() } }
+    while (here < 1_000_000) delay(1)
+    withTimeout(5000) { job.cancelAndJoin() }
+  }
+
   @Test
   fun aFlowTellsHowFarItIs() {
     BundleFetch.open(target, FetchOptions(url)).use { fetch ->
@@ -53,12 +62,7 @@ class FetchFlowTest {
   @Test
   fun leavingEndsTheFetchAndAnotherGoesOn() {
     BundleFetch.open(target, FetchOptions(slow).requestBytes(65536)).use { fetch ->
-      runBlocking {
-        var here = 0L
-        val job = launch(Dispatchers.Default) { fetch.running().collect { here = it.wholeBytes() + it.arrivedBytes() } }
-        while (here < 1_000_000) delay(1)
-        withTimeout(5000) { job.cancelAndJoin() }
-      }
+      runBlocking { collectAndLeave(fetch) }
       assertThrows(EdgeKitException::class.java) { fetch.finish() }
     }
     BundleFetch.open(target, FetchOptions(url)).use { fetch ->
@@ -71,10 +75,7 @@ class FetchFlowTest {
   fun theSameFetchGoesOnWhereItIsCollectedAgain() {
     BundleFetch.open(target, FetchOptions(slow).requestBytes(65536)).use { fetch ->
       runBlocking {
-        var here = 0L
-        val job = launch(Dispatchers.Default) { fetch.running().collect { here = it.wholeBytes() + it.arrivedBytes() } }
-        while (here < 1_000_000) delay(1)
-        withTimeout(5000) { job.cancelAndJoin() }
+        collectAndLeave(fetch)
         assertEquals(0, fetch.progress().requests())
         val error = assertThrows(IllegalStateException::class.java) { runBlocking { fetch.running().collect { fetch.pause() } } }
         assertTrue(error.message!!.contains("paused"))
