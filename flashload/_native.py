@@ -20,7 +20,7 @@ from typing import Any, Final
 from edgekit.flashload import errors
 from edgekit.flashload.errors import EdgekitError
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 """`EK_ABI_VERSION` of the header that this module was written for."""
 
 LIBRARY_VARIABLE: Final = "EDGEKIT_CORE_LIB"

@@ -125,7 +125,7 @@ class EngineBytesStruct(ctypes.Structure):
     )  # fmt: skip
 
 
-#: Functions of `ek_engine` that compute or open, in its order: names, and arguments behind the first, `user`.
+#: Functions of `ek_engine` that compute, in its order: names, and arguments behind the first, `user`.
 ENGINE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "get_bytes": (c_int64, c_int64, c_int64, c_int64, POINTER(EngineBytesStruct)),
     "layers": (POINTER(LayersCallStruct),),
@@ -135,9 +135,6 @@ ENGINE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "self_condition": (POINTER(WeightsStruct), c_int64, c_void_p, c_void_p),
     "final": (POINTER(WeightsStruct), c_int64, c_void_p),
     "tile": (POINTER(TileCallStruct),),
-    "open_begin": (c_char_p,),
-    "open_finish": (c_char_p, POINTER(ctypes.c_double)),
-    "close_unit": (c_char_p,),
 }
 #: Those of memory of an engine's own, and of work under way.
 MEMORY_FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -173,6 +170,45 @@ class EngineStruct(Struct):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("name", c_char_p), ("user", c_void_p),
         *ENGINE_FUNCTION_TYPES.items(), ("last_error", c_void_p), *MEMORY_FUNCTION_TYPES.items(),
         *LOAN_FUNCTION_TYPES.items(),
+    )  # fmt: skip
+
+
+class PackageArrayStruct(ctypes.Structure):
+    """`ek_package_array`."""
+
+    _fields_ = (
+        ("name", c_char_p), ("dtype", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_int64),
+        ("data", c_void_p), ("bytes", c_uint64),
+    )  # fmt: skip
+
+
+#: Functions of `ek_executor`, in its order: results, and arguments behind the first, `user`.
+EXECUTOR_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "open": (
+        c_int32,
+        (c_char_p, c_char_p, POINTER(c_char_p), c_int64, POINTER(c_void_p), c_void_p, c_uint64),
+    ),
+    "call": (
+        c_int32,
+        (
+            *(c_void_p, c_char_p, POINTER(PackageArrayStruct), c_int64, POINTER(PackageArrayStruct), c_int64),
+            *(c_void_p, c_uint64),
+        ),
+    ),
+    "close": (None, (c_void_p,)),
+}
+EXECUTOR_FUNCTION_TYPES = {
+    name: ctypes.CFUNCTYPE(result, c_void_p, *arguments)
+    for name, (result, arguments) in EXECUTOR_FUNCTIONS.items()
+}
+
+
+class ExecutorStruct(Struct):
+    """`ek_executor`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("name", c_char_p), ("user", c_void_p),
+        *EXECUTOR_FUNCTION_TYPES.items(),
     )  # fmt: skip
 
 

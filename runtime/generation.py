@@ -34,7 +34,6 @@ from edgekit.flashload.errors import (
 from edgekit.flashload.names import shown
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engines.package_engine import exported_for
 from edgekit.runtime.errors import EncodedAgain, EngineUnavailable, PromptTooLong, UnsupportedBundle
 from edgekit.runtime.process import usable_cores
 from edgekit.runtime.prompt_text import check_said, check_spelled
@@ -458,20 +457,20 @@ class Generator:
             raise InvalidRequest(f"{self.bundle.path}: the generator is closed; open another one")
 
     def _check_packages(self, call: _Call, settings: Settings) -> None:
-        assert self.bundle.packages is not None, "the caller looked"
+        packages = self.bundle.packages
+        assert packages is not None, "the caller looked"
         lengths, prompt = call.lengths, call.text.length + call.tokens
         if lengths.prefix and not self.bundle.model.causal_prefix:
             raise InvalidOption(
                 "a cache keeps keys and values, which packages of this model do not take; leave out cache, "
                 f"or export another format than {self.bundle.manifest.format}"
             )
-        offered = self.bundle.packages.lengths()
-        if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in offered):
+        if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in packages.lengths()):
             new = self.options(settings, prompt).lengths
             assert new is not None, "they were asked for"
             raise PromptTooLong(
                 f"{prompt} prompt tokens and {new.text} take passes of {lengths.canvas} "
-                f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
+                f"positions after a prefix of {lengths.prefix}; {packages.most()}"
             )
 
     def session_options(self, lengths: Lengths, sequences: int = 1, beside_bytes: int = 0) -> SessionOptions:

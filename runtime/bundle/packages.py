@@ -151,6 +151,11 @@ class Packages:
         each = [{(f.t, f.p) for f in e.functions} for e in self.entries.values() if e.kind == "layers"]
         return sorted(set.intersection(*each)) if each else []
 
+    def most(self) -> str:
+        """Describe the longest of them, and what to do when they are too short."""
+        most = ", ".join(f"{t} after {p}" if p else str(t) for t, p in self.lengths()[-1:])
+        return f"its programs take at most {most} positions: shorten the text or export with longer --lengths"
+
 
 @dataclass(frozen=True)
 class Sizes:

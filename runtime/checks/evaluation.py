@@ -11,10 +11,11 @@ import numpy as np
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.bundle.packages import Package
+from edgekit.runtime.bundle.packages import Function, Package
 from edgekit.runtime.checks.mil_executor import MilExecutor
+from edgekit.runtime.checks.package_functions import MASKED, PackageFunctions
 from edgekit.runtime.engines.base import matrix
-from edgekit.runtime.engines.package_engine import OpenedPackage, PackageEngine
+from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.sampling.types import Floats, Ids
 
 NOT_COVERED = (
@@ -47,90 +48,87 @@ def evaluate(bundle: Bundle, name: str, seed: int = 0) -> str:
 
 
 def _evaluate(bundle: Bundle, name: str, seed: int) -> str:
-    engine, rng = PackageEngine(bundle, MilExecutor("float32")), np.random.default_rng(seed)
-    declared = PackageEngine(bundle, MilExecutor("declared"))
-    with engine.open(name) as opened, declared.open(name) as rounded:
-        kind = opened.entry.kind
+    rng = np.random.default_rng(seed)
+    with (
+        PackageFunctions(bundle, name, MilExecutor("float32")) as own,
+        PackageFunctions(bundle, name, MilExecutor("declared")) as rounded,
+    ):
+        kind, function = own.entry.kind, own.shortest()
         if kind == "layers":
-            return _layers(bundle, engine, opened, rng) or _rounded(bundle, declared, rounded, rng)
+            return _layers(bundle, own, rng) or _rounded(bundle, rounded, rng)
         if kind == "head":
-            x, logits = _head_rows(bundle, opened, rng), declared.head_logits
-            return _head(bundle, engine, opened, rng) or _finite({"z": logits(x, 1.0, rounded)})
-        hidden, t = bundle.model.hidden_size, min(f.t for f in opened.entry.functions)
-        x, soft = (_random(rng, 1, t, hidden) for _ in range(2))
+            x = _head_rows(bundle, function, rng)
+            return _head(bundle, own, x, rng) or _finite(_scores(rounded, x, 1.0))
+        x, soft = (_random(rng, 1, function.t, bundle.model.hidden_size) for _ in range(2))
         if kind == "final":
-            return _norm(x[0], engine.final(x, opened)[0]) or _finite({"y": declared.final(x, rounded)})
-        return _finite({"y": declared.self_condition(x, soft, rounded)})
+            given = {"x": x}
+            return _norm(x[0], own.call(function, given)["y"][0]) or _finite(rounded.call(function, given))
+        return _finite(rounded.call(function, {"embedded": x, "soft": soft}))
 
 
-def _pass(
+def _run(
     bundle: Bundle,
-    name: str,
+    package: PackageFunctions,
+    function: Function,
     x: Floats,
     positions: Ids,
     prefix: Sequence[tuple[Floats, Floats]] = (),
-) -> list[dict[str, np.ndarray]]:
-    """The inputs of a chunk's layers for rows x [1, T, H] at positions [T] behind a prefix."""
-    inputs = []
-    adapter = {"adapter": np.ones((len(positions), 1), np.float32)} if bundle.model.adapters else {}
-    for slot, layer in enumerate(own for own in bundle.model.layers if own.run == name):
+) -> dict[str, np.ndarray]:
+    """The results of a chunk's layers for rows x [1, T, H] at positions [T] behind a prefix, by role."""
+    rows = len(positions)
+    arrays: dict[str, np.ndarray] = {"x": x, "phase": np.zeros(1, np.int64)}
+    if bundle.model.adapters:
+        arrays["adapter"] = np.ones((rows, 1), np.float32)
+    for slot, (layer, most) in enumerate(zip(package.layers, function.prefixes, strict=True)):
         none = np.zeros((1, layer.kv_heads, 0, layer.head_dim), np.float32)
         k, v = prefix[slot] if prefix else (none, none)
-        inputs.append(
-            {
-                "x": x,
-                "prefix_k": k,
-                "prefix_v": v,
-                **bundle.model.ropes[layer.rope].tables(positions),
-                "mask": _causal_mask(positions, positions[0] - k.shape[2], layer.window),
-                "phase": np.zeros(1, np.int64),
-                **adapter,
-            }
-        )
-    return inputs
+        kept = k.shape[2]
+        arrays[f"prefix_k.{slot}"], arrays[f"prefix_v.{slot}"] = k, v
+        tables = bundle.model.ropes[layer.rope].tables(positions)
+        arrays |= {f"{name}.{layer.rope}": table for name, table in tables.items()}
+        mask = f"mask.{'full' if layer.window is None else layer.window}"
+        arrays[mask] = _mask(_seen(positions, positions[0] - kept, layer.window), most, function.t)
+    found = package.call(function, arrays)
+    return {role: array[:, :rows] if role == "y" else array[:, :, :rows] for role, array in found.items()}
 
 
-def _results(y: Floats, kept: Sequence[tuple[Floats, Floats]], first: int = 0) -> dict[str, np.ndarray]:
-    """The results of a pass for its rows from `first` on."""
-    found = {"y": y[:, first:]}
-    for slot, (k, v) in enumerate(kept):
-        found |= {f"k.{slot}": k[:, :, first:], f"v.{slot}": v[:, :, first:]}
-    return found
+def _from(results: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
+    """Those of the rows from `first` on."""
+    return {role: array[:, first:] if role == "y" else array[:, :, first:] for role, array in results.items()}
 
 
-def _layers(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
+def _layers(bundle: Bundle, package: PackageFunctions, rng: np.random.Generator) -> str:
     """The shortest and the longest function on the same rows, all that is padding hidden; and the same rows
     in two passes, the first one's keys and values as the prefix of the second.
     """
-    name, functions = opened.entry.name, sorted(opened.entry.functions, key=lambda f: (f.t, f.p))
+    functions = sorted(package.entry.functions, key=lambda f: (f.t, f.p))
     positions = np.arange(max(1, functions[0].t - 1))
     x = _random(rng, 1, len(positions), bundle.model.hidden_size)
-    inputs = _pass(bundle, name, x, positions)
     results = []
     for function in (functions[0], *functions[1:][-1:]):
-        results.append(engine.call(opened, function, inputs))
-        if wrong := _finite(_results(*results[-1])):
+        results.append(_run(bundle, package, function, x, positions))
+        if wrong := _finite(results[-1]):
             return f"function {function.name}: {wrong}"
     names = f"functions {functions[0].name} and {functions[-1].name} disagree"
-    if wrong := _difference(names, _results(*results[0]), _results(*results[-1])):
+    if wrong := _difference(names, results[0], results[-1]):
         return wrong
     behind = next((f for f in functions if f.p), None)
     windows = [layer.window - 1 for layer in bundle.model.layers if layer.window is not None]
     first = min([len(positions) // 2, behind.p if behind else 0, *windows])
     if behind is None or first == 0:
         return ""
-    _, prefix = engine.call(opened, functions[0], _pass(bundle, name, x[:, :first], positions[:first]))
-    split = engine.call(opened, behind, _pass(bundle, name, x[:, first:], positions[first:], prefix))
+    before = _run(bundle, package, functions[0], x[:, :first], positions[:first])
+    prefix = [(before[f"k.{slot}"], before[f"v.{slot}"]) for slot in range(len(package.layers))]
+    split = _run(bundle, package, behind, x[:, first:], positions[first:], prefix)
     names = f"function {behind.name} behind a prefix and {functions[0].name} at once disagree"
-    return _difference(names, _results(*split), _results(*results[0], first))
+    return _difference(names, split, _from(results[0], first))
 
 
-def _rounded(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
+def _rounded(bundle: Bundle, package: PackageFunctions, rng: np.random.Generator) -> str:
     """The shortest function, every result rounded as declared: nothing overflows."""
-    function = min(opened.entry.functions, key=lambda f: (f.t, f.p))
+    function = package.shortest()
     x = _random(rng, 1, function.t, bundle.model.hidden_size)
-    inputs = _pass(bundle, opened.entry.name, x, np.arange(function.t))
-    wrong = _finite(_results(*engine.call(opened, function, inputs)))
+    wrong = _finite(_run(bundle, package, function, x, np.arange(function.t)))
     return f"function {function.name}, rounded as declared: {wrong}" if wrong else ""
 
 
@@ -141,13 +139,11 @@ def _norm(x: Floats, y: Floats) -> str:
     return _difference("the rows are normed differently", {"y": y}, {"y": weight * unit})
 
 
-def _head(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
+def _head(bundle: Bundle, package: PackageFunctions, x: Floats, rng: np.random.Generator) -> str:
     """Scores against the embedding table where it is the head's as well; all else against the scores."""
-    entry, model = opened.entry, bundle.model
-    x, temperature = _head_rows(bundle, opened, rng), 0.75
-    rows = len(x)
-    z = engine.head_logits(x, temperature, opened)
-    table = _table(bundle, entry) if model.tied_head else None
+    model, temperature, rows = bundle.model, 0.75, len(x)
+    z = _scores(package, x, temperature)["z"]
+    table = _table(bundle, package.entry) if model.tied_head else None
     if table is not None:
         cap = float(bundle.manifest.model.get("softcap") or 0)
         expected = x @ table.T
@@ -158,27 +154,57 @@ def _head(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.
     top = z.max(1)
     e = np.exp(z - top[:, None])
     others = np.where(np.arange(z.shape[1]) == z.argmax(1)[:, None], 0, e)
-    expected_parts = {"top": top, "sum_others": others.sum(1), "sum_z_others": (others * z).sum(1)}
+    expected_parts = {"max": top, "sum_others": others.sum(1), "sum_z_others": (others * z).sum(1)}
     for sampled in (False, True):
         soft = model.self_conditioning
-        part = engine.head_tile(x, temperature, noise if sampled else None, soft, opened)
-        if not np.allclose(z[np.arange(rows), part.arg], top, rtol=TOLERANCE):
+        part = _head_call(package, x, temperature, noise if sampled else None, soft)
+        if not np.allclose(z[np.arange(rows), part["argmax"]], top, rtol=TOLERANCE):
             return "the highest scores are of other tokens"
         wanted = dict(expected_parts)
         if sampled:
             wanted["score"] = (z + noise).max(1)
-            assert part.sample is not None
-            wanted["sample_z"] = z[np.arange(rows), part.sample]
+            wanted["sample_z"] = z[np.arange(rows), part["sample"]]
         if soft and table is not None:
             wanted["soft"] = e @ table
-        found = {key: getattr(part, key) for key in wanted}
-        if wrong := _difference("the statistics are not those of the scores", found, wanted):
+        if wrong := _difference("the statistics are not those of the scores", part, wanted):
             return wrong
     return ""
 
 
-def _head_rows(bundle: Bundle, opened: OpenedPackage, rng: np.random.Generator) -> Floats:
-    return _random(rng, min(f.t for f in opened.entry.functions), bundle.model.hidden_size)
+def _scores(package: PackageFunctions, x: Floats, temperature: float) -> dict[str, np.ndarray]:
+    return _head_call(package, x, temperature, None, False, logits=True)
+
+
+def _head_call(
+    package: PackageFunctions,
+    x: Floats,
+    temperature: float,
+    noise: Floats | None,
+    soft: bool,
+    logits: bool = False,
+) -> dict[str, np.ndarray]:
+    """The results of the smallest function of the head that gives these, for rows x [R, H], by role."""
+    form = noise is not None, soft, logits
+    offered = [
+        f
+        for f in package.entry.functions
+        if f.t >= len(x) and form == (f.samples, "soft" in f.outputs, "z" in f.outputs)
+    ]
+    if not offered:
+        named = zip(("sample", "soft", "logits"), form, strict=True)
+        wanted = "_".join(["head", *(name for name, on in named if on)])
+        raise UnsupportedBundle(
+            f"package {package.entry.name} has no function {wanted}; export the bundle again"
+        )
+    arrays = {"x": x, "temperature": np.array([temperature], np.float32)}
+    if noise is not None:
+        arrays["noise"] = noise
+    found = package.call(min(offered, key=lambda f: f.t), arrays)
+    return {role: array[: len(x)] for role, array in found.items()}
+
+
+def _head_rows(bundle: Bundle, function: Function, rng: np.random.Generator) -> Floats:
+    return _random(rng, function.t, bundle.model.hidden_size)
 
 
 def _random(rng: np.random.Generator, *shape: int) -> Floats:
@@ -199,11 +225,23 @@ def _table(bundle: Bundle, entry: Package) -> Floats:
     return np.concatenate(parts)
 
 
-def _causal_mask(positions: Ids, first: int, window: int | None) -> Floats:
-    """Additive mask [T, P + T] over a prefix from absolute position `first` on and the rows themselves."""
+def _mask(seen: np.ndarray, prefix: int, length: int) -> Floats:
+    """The additive mask [length, prefix + length] of a function for rows that see `seen` [T, P + T]. Rows
+    that are padding see what the last one sees: nobody looks at them, and they must be numbers.
+    """
+    rows, kept = len(seen), seen.shape[1] - len(seen)
+    mask = np.full((length, prefix + length), MASKED)
+    mask[:rows, :kept][seen[:, :kept]] = 0
+    mask[:rows, prefix : prefix + rows][seen[:, kept:]] = 0
+    mask[rows:] = mask[rows - 1]
+    return mask
+
+
+def _seen(positions: Ids, first: int, window: int | None) -> np.ndarray:
+    """Which keys each row sees [T, P + T]: a prefix from absolute position `first` on, and the rows."""
     distance = positions[:, None] - np.arange(first, positions[-1] + 1)
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-    return np.where(hidden, np.float32(-1e30), np.float32(0))
+    seen: np.ndarray = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    return seen
 
 
 def _finite(found: Mapping[str, np.ndarray]) -> str:

@@ -4,18 +4,16 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from inspect import signature
-from pathlib import Path
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown, supported, unknown
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engine_registry import ENGINES, running
-from edgekit.runtime.engines.base import Engine, Executor, OpenModel
+from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.coreai import version as coreai_version
-from edgekit.runtime.engines.package_engine import PackageEngine
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
 
 #: Makes an engine for an opened bundle, such as its class.
@@ -41,10 +39,11 @@ def create(
     executor: Executor | None = None,
     name: str | None = None,
     planning: bool = False,
-) -> Engine | None:
-    """The engine in Python that runs a bundle, of that `name` where its format has several; None for one that
-    the core runs itself. `executor` runs packages in place of the format's own: a check may bring its own.
-    One for `planning` runs nothing, and needs no device.
+) -> Engine | Executor | None:
+    """What runs a bundle in Python, of that `name` where its format has several engines: an engine, or what
+    runs its packages; None where the core runs it by itself. `executor` runs packages in place of the
+    format's own: a check may bring its own. For `planning` nothing is run, which needs no device, and
+    packages need no executor.
 
     Raises:
         UnsupportedBundle: a format without an engine here, or packages written by a version that the format's
@@ -54,7 +53,7 @@ def create(
     written = bundle.manifest.format
     row = running(written, name)
     if executor is not None and bundle.packages is not None:
-        return PackageEngine(bundle, executor)
+        return executor
     if row is None:
         raise UnsupportedBundle(
             f"{bundle.path}: no engine here runs bundles of format {shown(written)}; "
@@ -73,12 +72,14 @@ def create(
         if not planning:
             engine.prepare()
         return engine
-    executor = row.load()()
+    if planning:
+        return None
+    found: Executor = row.load()()
     if row.name == "coreai":
         written_by = "" if bundle.packages is None else bundle.packages.written_by
         if complaint := coreai_version.bundle_complaint(written_by):
             raise UnsupportedBundle(f"{bundle.path}: {complaint}")
-    return PackageEngine(bundle, executor)
+    return found
 
 
 def made_by(make: MakeEngine, bundle: Bundle) -> Engine:
@@ -133,13 +134,5 @@ def _check_format(given: object, name: str, bundle: Bundle) -> None:
 
 def to_plan(bundle: Bundle, threads: int = 1, name: str | None = None) -> Engine | None:
     """As `create`, for a plan of memory: it is made on any system. Raises as that does."""
-    return create(
-        bundle, threads, _NoExecutor() if bundle.packages is not None else None, name, planning=True
-    )
-
-
-class _NoExecutor:
-    name = "none"
-
-    def open(self, path: Path, functions: Sequence[str]) -> OpenModel:
-        raise EngineUnavailable(f"{path}: no runtime was asked for")
+    made = create(bundle, threads, None, name, planning=True)
+    return made if isinstance(made, Engine) else None

@@ -86,22 +86,16 @@ class Routing:
     further: Arrays = field(default_factory=dict)
 
 
-class Opened(Protocol):
-    """A package that an engine has open."""
-
-    def close(self) -> None:
-        """Give its memory back."""
-
-
 class Engine:
-    """Weights come as the stored tensors of a run, under their names within it, or as what `open` gave for a
-    package; arrays are float32 unless stated.
+    """Weights come as the stored tensors of a run, under their names within it; arrays are float32 unless
+    stated.
 
     Every array that a function is given, weights or not, is read-only and valid during the call only: it lies
     in memory that is written again, and that goes with the session. Copy what is to stay.
 
-    Calls come from the thread that uses the session, one at a time; `open` may come from another. A model
-    without experts or self-conditioning needs `layers`, `final` and `head_logits` alone.
+    Calls come from the thread that uses the session, one at a time. A model without experts or
+    self-conditioning needs `layers`, `final` and `head_logits` alone. Weights that lie in packages are not
+    an engine's: an `Executor` runs them.
     """
 
     name: str
@@ -171,10 +165,6 @@ class Engine:
     def head_logits(self, x: Floats, temperature: float, table: Any) -> Floats:
         """z [R, V'] of one tile."""
         raise self._cannot("the vocabulary head")
-
-    def open(self, name: str) -> Opened:
-        """Open a package of the bundle by name."""
-        raise self._cannot(f"package {name}")
 
     def statistics(self) -> dict[str, Any]:
         """Counters, for `Session.statistics` and the Done event of a `Generator`."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from edgekit.flashload.format import Run
 from edgekit.runtime.bundle import Bundle, Model
-from edgekit.runtime.bundle.packages import Packages
 from edgekit.runtime.engines.base import ALLOWANCE_BYTES, EngineBytes, Lengths
 
 #: glibc's DEFAULT_MMAP_THRESHOLD_MAX on 64 bits: freed blocks up to it may stay with the process.
@@ -39,24 +37,6 @@ def kept_rows(model: Model, lengths: Lengths) -> int:
     """Keys and values of all sequences, in bytes."""
     width = sum(2 * 4 * layer.kv_heads * layer.head_dim for layer in model.layers)
     return width * lengths.segments * (lengths.kept + lengths.rows)
-
-
-def packages(model: Model, held: Packages, lengths: Lengths) -> EngineBytes:
-    """For an engine whose programs hold their weights: what goes in and out of the largest function in
-    float32, as it is, padded and converted, and what lies between: scores of attention and outputs of
-    matrices, of which packages do not tell the sizes. What a system makes of a package besides its bytes is
-    its own.
-    """
-    most = 0
-    for package in held.entries.values():
-        for function in package.functions:
-            ports = (*function.inputs.values(), *function.outputs.values())
-            most = max(most, sum(3 * 4 * math.prod(port.shape) for port in ports))
-    rows = max([lengths.rows, *(t for t, _ in held.lengths())])
-    heads = max(max(layer.kv_heads, model.hidden_size // layer.head_dim) for layer in model.layers)
-    tile = max(package.rows for package in held.head)
-    layer = 3 * heads * rows * (lengths.rows + lengths.kept) * 4 + 2 * rows * 16 * model.hidden_size * 4
-    return EngineBytes(most + max(layer, 3 * rows * tile * 4), 0, 0, ALLOWANCE_BYTES)
 
 
 def _activations(model: Model, runs: Mapping[str, Run], lengths: Lengths) -> tuple[int, int]:

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,18 +25,17 @@ from edgekit.runtime.core_structs import (
     EngineStruct,
     LayersCallStruct,
     TileCallStruct,
-    WeightsStruct,
 )
 from edgekit.runtime.engines.base import (
     Engine,
     EngineBytes,
     Lengths,
-    Opened,
     Routing,
     TilePart,
     matrix,
     statistics_of,
 )
+from edgekit.runtime.engines.kept_errors import ENDS, KeptErrors
 from edgekit.runtime.engines.segment_arrays import SegmentArrays, segments_of
 from edgekit.runtime.engines.space import Expert
 from edgekit.runtime.errors import EngineFailed
@@ -48,13 +43,10 @@ from edgekit.runtime.sampling.noise import PhiloxGumbel
 
 T = TypeVar("T")
 _DONE, _SUBMITTED, _FULL = 1, 2, 3  # EK_ENGINE_...
-_PACKAGES = "open_begin", "open_finish", "close_unit"
-#: Generators are between an engine and those who hear of its exceptions; these would end them.
-_ENDS = StopIteration, GeneratorExit
 #: Kinds of the types that numbers of a tile may have, by the type that the core takes.
 _KINDS: dict[Any, str] = {np.float32: "fiu", np.int64: "iu"}
-#: Functions of the table that are another function of the engine, or of what it has open.
-_CALLED = {"get_bytes": "memory", "tile": "head_tile", "open_finish": "open", "close_unit": "close"}
+#: Functions of the table that are another function of the engine.
+_CALLED = {"get_bytes": "memory", "tile": "head_tile"}
 
 
 class EnginePlug:
@@ -65,18 +57,13 @@ class EnginePlug:
         self._advice = "mend the engine" if own else "export the bundle again"
         self.engine, self._bundle, self._model = engine, bundle, bundle.model
         self._space = engine.space()
-        self._opened: dict[str, Opened] = {}
-        self._opening: dict[str, Future[tuple[Opened, float]]] = {}
-        self._worker: ThreadPoolExecutor | None = None
-        self._error: BaseException | None = None
-        self._closing: BaseException | None = None  # of a package, which the core tells in its next call
+        self._errors = KeptErrors()
         # Of the layer with experts that is under way, by segment.
         self._routed: list[_Routed] = []
         self._name = engine.name.encode()
         functions: dict[str, Any] = {
             name: kind(self._guarded(name, getattr(self, f"_{name}")))
             for name, kind in ENGINE_FUNCTION_TYPES.items()
-            if name not in _PACKAGES or bundle.packages is not None
         }
         further = LOAN_FUNCTION_TYPES | (MEMORY_FUNCTION_TYPES if self._space.own_memory else {})
         for name, kind in further.items():
@@ -85,44 +72,25 @@ class EnginePlug:
 
     def raising(self, call: Callable[[], T]) -> T:
         """What a call into the core returns. Raises what a function of the engine has raised within it."""
-        self._error = None
-        # A signal that arrives while the core computes is raised where Python goes on, which may be at the
-        # entry of a function of the table, before anything there can catch it.
-        before = sys.unraisablehook
-        if threading.current_thread() is threading.main_thread():
-            sys.unraisablehook = lambda told: (
-                self._remember(told.exc_value) if told.exc_value else before(told)
-            )
         try:
-            return call()
-        except Exception:
-            error = self._error or self._closing
-            self._error = self._closing = None
-            if error is not None:
-                try:
-                    raise error from None
-                finally:
-                    del error  # its traceback has this frame
-            raise
+            return self._errors.within(call, lambda _: None)
         finally:
-            sys.unraisablehook = before
             self._routed = []
 
+    def raise_later(self) -> None:
+        """Raise what giving memory back has raised, once."""
+        self._errors.raise_later()
+
     def close(self) -> None:
-        """End the worker, once the session has closed the packages. Raises what closing one has raised."""
+        """To be called once the session is closed. Raises what giving memory back has raised."""
         self._space.close()
-        if self._worker is not None:
-            self._worker.shutdown()
-            self._worker = None
-        error, self._closing = self._closing, None
-        if error is not None:
-            raise error
+        self.raise_later()
 
     def statistics(self) -> dict[str, Any]:
         """The engine's own counters. Raises EngineFailed for what are none, and what the engine raises."""
         try:
             found: object = self.engine.statistics()
-        except _ENDS as error:
+        except ENDS as error:
             raise self._told("statistics", error) from None
         if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
             raise self._wrong("statistics", shown(found), "a dict of values by name")
@@ -135,22 +103,17 @@ class EnginePlug:
             try:
                 return more if function(*arguments) else _DONE
             except BaseException as error:
-                self._remember(self._told(_CALLED.get(name, name), error))
+                self._errors.keep(self._told(_CALLED.get(name, name), error))
                 return 0
 
         return call
 
     def _told(self, function: str, error: BaseException) -> BaseException:
         """What is said of an exception of the engine's."""
-        if isinstance(error, _ENDS):
+        if isinstance(error, ENDS):
             raised = f"{type(self.engine).__name__}.{function} raised {type(error).__name__}"
             return EngineFailed(f"{raised}, which ends loops; {self._advice}")
         return error
-
-    def _remember(self, error: BaseException) -> None:
-        """The first one is what went wrong; one that ends the program is more."""
-        if self._error is None or not isinstance(error, Exception):
-            self._error = error
 
     def _get_bytes(self, rows: int, kept: int, segments: int, head_rows: int, out: Any) -> None:
         found = self.engine.memory(self._bundle, Lengths(rows, kept, segments, head_rows))
@@ -167,7 +130,7 @@ class EnginePlug:
 
     def _layers(self, given: Any) -> bool:
         call: LayersCallStruct = given.contents
-        weights, segments = self._weights(call.weights), segments_of(self._space, call)
+        weights, segments = self._space.weights(call.weights.contents), segments_of(self._space, call)
         program, count = call.program.decode(), call.layer_count
 
         def work() -> None:
@@ -188,7 +151,7 @@ class EnginePlug:
 
     def _route(self, given: Any, counts: Any) -> None:
         call: LayersCallStruct = given.contents
-        weights, segments = self._weights(call.weights), segments_of(self._space, call)
+        weights, segments = self._space.weights(call.weights.contents), segments_of(self._space, call)
         program, shape = call.program.decode(), (call.hidden_size,)
         out = array(ctypes.addressof(counts.contents), (call.experts,), np.int64)
         self._routed = []
@@ -225,11 +188,11 @@ class EnginePlug:
             made = self.engine.experts(program, x, counts, weights)
             return self._shaped("expert", "y", made, tuple(x.shape))
 
-        return self._space.defer((expert, self._weights(loaded)), run)
+        return self._space.defer((expert, self._space.weights(loaded.contents)), run)
 
     def _join(self, given: Any) -> bool:
         call: LayersCallStruct = given.contents
-        weights, program = self._weights(call.weights), call.program.decode()
+        weights, program = self._space.weights(call.weights.contents), call.program.decode()
         self._space.hold(None)
         segments, self._routed = self._routed, []
 
@@ -244,7 +207,7 @@ class EnginePlug:
     def _self_condition(self, loaded: Any, rows: int, x: int, soft: int) -> bool:
         shape = (1, rows, self._model.hidden_size)
         own, mixed = self._space.rows(x, shape), self._space.only_read(self._space.rows(soft, shape))
-        weights = self._weights(loaded)
+        weights = self._space.weights(loaded.contents)
 
         def work() -> None:
             made = self.engine.self_condition(self._space.only_read(own), mixed, weights)
@@ -254,7 +217,7 @@ class EnginePlug:
 
     def _final(self, loaded: Any, rows: int, x: int) -> bool:
         shape = (1, rows, self._model.hidden_size)
-        own, weights = self._space.rows(x, shape), self._weights(loaded)
+        own, weights = self._space.rows(x, shape), self._space.weights(loaded.contents)
 
         def work() -> None:
             made = self.engine.final(self._space.only_read(own), weights)
@@ -265,7 +228,7 @@ class EnginePlug:
     def _tile(self, given: Any) -> bool:
         call = TileCallStruct.from_buffer_copy(given.contents)
         x = self._space.only_read(self._space.rows(call.x, (call.rows, call.hidden_size)))
-        table, noise = self._weights(call.weights), None
+        table, noise = self._space.weights(call.weights.contents), None
         if call.gumbel:
             draw = PhiloxGumbel(call.seed, call.draw, call.rows, self._model.vocab_size)
             tile = draw(call.first_token, call.first_token + call.tokens)
@@ -320,37 +283,9 @@ class EnginePlug:
     def _logits(self, call: TileCallStruct, x: Any, table: Any) -> Any:
         try:
             found = self.engine.head_logits(x, call.temperature, table)
-        except _ENDS as error:
+        except ENDS as error:
             raise self._told("head_logits", error) from None
         return self._shaped("head_logits", "z", found, (call.rows, call.tokens))
-
-    def _open_begin(self, unit: bytes) -> None:
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "edgekit-packages")
-        name = unit.decode()
-        self._opening[name] = self._worker.submit(self._open, name)
-
-    def _open_finish(self, unit: bytes, seconds: Any) -> None:
-        name = unit.decode()
-        self._opened[name], seconds[0] = self._opening.pop(name).result()
-
-    def _close_unit(self, unit: bytes) -> None:
-        try:
-            self._opened.pop(unit.decode()).close()
-        except BaseException as error:
-            self._closing = self._closing or self._told("close", error)
-            raise
-
-    def _open(self, name: str) -> tuple[Opened, float]:
-        started = time.perf_counter()
-        opened: Opened = self.engine.open(name)
-        return opened, time.perf_counter() - started
-
-    def _weights(self, given: Any) -> Any:
-        """The weights as the engine takes them."""
-        weights: WeightsStruct = given.contents
-        opened = None if weights.data is not None else self._opened.get(weights.unit.decode())
-        return self._space.weights(weights) if opened is None else opened
 
     def _put(self, function: str, segment: SegmentArrays, y: Any) -> None:
         """Rows of a segment to where the core wants them."""
@@ -371,7 +306,7 @@ class EnginePlug:
         try:
             self._space.release(address, nbytes)
         except BaseException as error:
-            self._closing = self._closing or error
+            self._errors.keep_for_later(error)
             raise
 
     def _copy(self, copies: Any, count: int) -> bool:
@@ -384,7 +319,7 @@ class EnginePlug:
         try:
             self._space.take_back(address, nbytes)
         except BaseException as error:
-            self._closing = self._closing or error
+            self._errors.keep_for_later(error)
             raise
 
     def _keep(self, given: Any) -> bool:

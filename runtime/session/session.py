@@ -6,6 +6,7 @@ interpreter lock. Engines in Python are called back (`edgekit.runtime.engines.pl
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import os
@@ -14,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +28,10 @@ from edgekit.flashload.names import shown
 from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.core_structs import EngineStruct, PassSegmentStruct
+from edgekit.runtime.core_structs import EngineStruct, ExecutorStruct, PassSegmentStruct
 from edgekit.runtime.engines import MakeEngine
 from edgekit.runtime.engines.base import Engine, Executor
+from edgekit.runtime.engines.executor_plug import ExecutorPlug
 from edgekit.runtime.engines.plug import EnginePlug
 from edgekit.runtime.errors import EngineFailed, PromptTooLong
 from edgekit.runtime.one_owner import OneOwner
@@ -108,6 +111,12 @@ class SessionOptions:
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_session_open_engine": (c_char_p, POINTER(OptionsStruct), POINTER(EngineStruct), POINTER(c_void_p)),
+    "ek_session_open_packages": (
+        c_char_p,
+        POINTER(OptionsStruct),
+        POINTER(ExecutorStruct),
+        POINTER(c_void_p),
+    ),
     "ek_plan_session": PLAN_SIGNATURE,
     "ek_session_get_plan": (c_void_p, POINTER(c_void_p)),
     "ek_session_get_info": (c_void_p, POINTER(InfoStruct)),
@@ -199,7 +208,13 @@ class Session(OneOwner):
             if engine is None or isinstance(engine, str)
             else engines.made_by(engine, self.bundle)
         )
-        self._plug = None if computes is None else EnginePlug(computes, self.bundle, own)
+        self._plug = (
+            None
+            if computes is None
+            else EnginePlug(computes, self.bundle, own)
+            if isinstance(computes, Engine)
+            else ExecutorPlug(computes)
+        )
         # Of its own sequence, which exists while somebody uses it: the two would keep each other.
         self._uncached = Uncached()
         self._sequence: Callable[[], Sequence | None] = _nobody
@@ -207,15 +222,20 @@ class Session(OneOwner):
         wanted = _core_options(o)
         table = None if self._plug is None else ctypes.byref(self._plug.struct)
         folder, place = _native.path_bytes(self.bundle.path), ctypes.byref(handle)
+        opens = (
+            self._library.ek_session_open_packages
+            if isinstance(self._plug, ExecutorPlug)
+            else self._library.ek_session_open_engine
+        )
         try:
-            self._check(
-                lambda: self._library.ek_session_open_engine(folder, ctypes.byref(wanted), table, place)
-            )
+            self._check(lambda: opens(folder, ctypes.byref(wanted), table, place))
         except BaseException:
             if self._plug is not None:
                 self._plug.close()
             raise
         self._handle = handle.value
+        if isinstance(self._plug, ExecutorPlug):
+            _OPENED_AHEAD.add(self)
         info = self._info()
         self.vocab_size, self.hidden_size = int(info.vocabulary), int(info.hidden_size)
         self.threads = int(info.threads)
@@ -232,7 +252,7 @@ class Session(OneOwner):
 
     @property
     def engine(self) -> Engine | None:
-        """What computes in Python; None for the core's own engine."""
+        """What computes in Python; None for the core's own engine, which is also that of packages."""
         return None if self._plug is None else self._plug.engine
 
     @property
@@ -396,9 +416,11 @@ class Session(OneOwner):
         with self._gate:
             self._dropped.extend(filter(None, [each.taken() for each in list(self._sequences)]))
             self._close_dropped()
-        _raising(self._plug, lambda: self._library.ek_session_close(handle))
-        if self._plug is not None:
-            self._plug.close()
+        try:
+            _raising(self._plug, lambda: self._library.ek_session_close(handle))
+        finally:
+            if self._plug is not None:
+                self._plug.close()
 
     def __enter__(self) -> Session:
         if self._handle is None:
@@ -483,7 +505,11 @@ class Session(OneOwner):
             self._library.ek_sequence_close(self._dropped.popleft())
 
     def _check(self, call: Callable[[], int]) -> None:
-        """Raise what an engine in Python raised within a call into the core, else what its status says."""
+        """Raise what an engine in Python raised within a call into the core, else what its status says;
+        before it, what it raised where something was given back.
+        """
+        if self._plug is not None:
+            self._plug.raise_later()
         _raising(self._plug, lambda: _native.check(call(), _ERRORS))
 
     def _info(self) -> InfoStruct:
@@ -494,7 +520,19 @@ class Session(OneOwner):
         return info
 
 
-def _raising(plug: EnginePlug | None, call: Callable[[], T]) -> T:
+#: Those whose packages Python opens ahead of their use, on a thread of the core's.
+_OPENED_AHEAD: WeakSet[Session] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Python ends a thread that is within it when it ends itself, which the core cannot survive."""
+    for session in list(_OPENED_AHEAD):
+        with suppress(Exception):
+            session.close()
+
+
+def _raising(plug: EnginePlug | ExecutorPlug | None, call: Callable[[], T]) -> T:
     """What `call` returns; raises what an engine in Python raised within it."""
     return call() if plug is None else plug.raising(call)
 

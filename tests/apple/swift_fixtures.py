@@ -169,12 +169,14 @@ class Recording:
 
 
 def _memory(session: RecordedSession) -> Iterator[dict[str, Any]]:
-    """What the engine in Python states about its memory."""
+    """What the engine in Python states about its memory; that of packages is the core's."""
     name, _, open_session = session
     _, opened = open_session()
     with opened:
         bundle = opened.bundle
         engine: Any = opened.engine
+        if engine is None:
+            return
         for rows, kept, head_rows in ((16, 0, 16), (256, 2048, 64), (40, 32, 40)):
             found = engine.memory(bundle, Lengths(rows, kept, 1, head_rows))
             yield {"recording": name, "rows": rows, "kept": kept, "head_rows": head_rows} | vars(found)

@@ -20,9 +20,10 @@ from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.flashload.errors import ChecksumMismatch, TruncatedFile
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.checks import evaluation
 from edgekit.runtime.checks.evaluation import distinct, evaluate
 from edgekit.runtime.checks.mil_executor import MilExecutor
-from edgekit.runtime.engines.package_engine import MASKED, padded_mask
+from edgekit.runtime.checks.package_functions import MASKED
 from edgekit.runtime.errors import EngineUnavailable
 from edgekit.runtime.session import Session
 from edgekit.tools.cli import main
@@ -271,12 +272,14 @@ def test_a_tile_with_the_rows_of_another_is_found(gemma: Bundle, tmp_path: Path)
 
 
 def test_a_prefix_that_is_not_seen_is_found(gemma: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hidden(mask: Any, kept: int, prefix: int, length: int) -> Any:
-        out = padded_mask(mask, kept, prefix, length)
-        out[:, :prefix] = MASKED
-        return out
+    real = evaluation._mask
 
-    monkeypatch.setattr("edgekit.runtime.engines.package_engine.padded_mask", hidden)
+    def hidden(seen: Any, prefix: int, length: int) -> Any:
+        mask = real(seen, prefix, length)
+        mask[:, :prefix] = MASKED
+        return mask
+
+    monkeypatch.setattr(evaluation, "_mask", hidden)
     assert "behind a prefix and t16_p0 at once disagree: y is off by" in evaluate(gemma, "layers.0-1")
 
 
@@ -314,8 +317,8 @@ def test_files_are_compared_with_their_checksums_before_they_are_opened(
 def test_layers_that_depend_on_padding_are_found(gemma: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask that hides nothing: the longer function then sees what it should not."""
 
-    def open_mask(mask: Any, kept: int, prefix: int, length: int) -> Any:
+    def open_mask(seen: Any, prefix: int, length: int) -> Any:
         return np.zeros((length, prefix + length), np.float32)
 
-    monkeypatch.setattr("edgekit.runtime.engines.package_engine.padded_mask", open_mask)
+    monkeypatch.setattr(evaluation, "_mask", open_mask)
     assert re.match(r"functions t16_p0 and t16_p40 disagree: y is off by", evaluate(gemma, "layers.0-1"))

@@ -4,30 +4,38 @@ that computes the packages with the reference layers.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import bundles
+from support import bundles, sealing
 from support.head_oracle import check_saturated
 from support.loop_parity import prompt_loop
 from support.reference_denoiser import ReferenceDenoiser
-from support.reference_packages import ReferenceExecutor, packaged, random_packages, stored_bytes
+from support.reference_packages import (
+    ReferenceExecutor,
+    ReferencePackage,
+    packaged,
+    random_packages,
+    stored_bytes,
+)
 
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
-from edgekit.flashload.core_memory import read_only
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.bundle.packages import Port
-from edgekit.runtime.engines.base import EngineBytes
-from edgekit.runtime.engines.package_engine import MASKED, PackageEngine, _padded, padded_mask
+from edgekit.runtime.bundle.packages import Package
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import Committed, Done, HeadRequest
@@ -148,27 +156,79 @@ def test_the_smallest_function_that_fits_is_called(tmp_path: Path) -> None:
     assert taken == [(8, 0), (16, 0), (8, 0), (8, 16), (8, 16), (8, 48)]
 
 
-def test_masks_hide_padding_within_float16() -> None:
-    mask = np.zeros((2, 3 + 2), np.float32)
-    mask[0, 4] = -1e30
-    found = padded_mask(mask, 3, 4, 3)
-    low = float(MASKED)
-    np.testing.assert_array_equal(
-        found, [[0, 0, 0, low, 0, low, low], [0, 0, 0, low, 0, 0, low], [0, 0, 0, low, 0, 0, low]]
-    )
-    assert np.isfinite(found.astype(np.float16)).all()
+def test_what_goes_into_a_package_is_its_own_and_can_be_written_to(gemma: Case) -> None:
+    """Core ML's bindings refuse arrays that are read-only. Writing over them changes nothing elsewhere."""
+    session, executor = session_of(gemma)
+    with session:
+        expected = bundles.passes(session, gemma[1], 5)[0].logits
+    executor.overwrites = True
+    with Session(gemma[0], None, executor) as session:
+        found = bundles.passes(session, gemma[1], 5)[0].logits
+    np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-@pytest.mark.parametrize("rows", [3, 5])
-def test_what_goes_into_a_package_is_its_own_and_can_be_written_to(dtype: str, rows: int) -> None:
-    """Core ML's bindings refuse arrays that are read-only, as an engine's inputs are."""
-    given = read_only(np.arange(2.0 * rows, dtype=np.float32).reshape(rows, 2))
-    found = _padded(given, Port("in", dtype, (5, 2), "x"))
-    assert found.flags.writeable and found.flags.c_contiguous and found.dtype == dtype
-    found += 1
-    assert found[:rows].tolist() == [[2 * i + 1, 2 * i + 2] for i in range(rows)]
-    assert (found[rows:] == 1).all() and given[0].tolist() == [0, 1]
+class EchoExecutor:
+    """Layers give `rows`, the last norm what it takes, and the head zeros; `taken` is what each kind took."""
+
+    name = "echo"
+
+    def __init__(self, bundle: Path, rows: np.ndarray) -> None:
+        packages = Bundle.open(bundle).packages
+        assert packages is not None
+        self._entries = {bundle / e.path: e for e in packages.entries.values()}
+        self._rows, self.taken = rows, dict[str, np.ndarray]()
+
+    def open(self, path: Path, functions: Any) -> Any:
+        return SimpleNamespace(call=functools.partial(self._call, self._entries[path]), close=lambda: None)
+
+    def _call(self, entry: Package, name: str, inputs: Any) -> dict[str, np.ndarray]:
+        (function,) = (f for f in entry.functions if f.name == name)
+        out = {port.name: np.zeros(port.shape, port.dtype) for port in function.outputs.values()}
+        x = self.taken[entry.kind] = inputs[function.inputs["x"].name]
+        if "y" in function.outputs:
+            out[function.outputs["y"].name][0, : len(self._rows)] = (
+                x[0] if entry.kind == "final" else self._rows
+            )
+        return out
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_functions_of_16_bits_are_given_numbers_rounded_to_the_nearest(tmp_path: Path, seed: int) -> None:
+    """As numpy rounds: small ones, large ones, and those beyond, which become infinity."""
+    bundle, model = random_packages(tmp_path, "llada", [(16, 0)], Scheme("bf16"), n_layers=1, tile_rows=999)
+    manifest = json.loads((bundle / "edgekit.json").read_text())
+    (function,) = manifest["programs"]["packages"]["final"]["functions"].values()
+    for port in (*function["inputs"], *function["outputs"]):
+        port["dtype"] = "float16"
+    sealing.write(bundle, manifest)
+    rng, width = np.random.default_rng(seed), model.architecture.hidden_size
+    edges = [
+        65503.9,
+        65504,
+        65519.996,
+        65520,
+        -65520,
+        1e9,
+        2.0**-25,
+        3 * 2.0**-25,
+        2.0**-14,
+        -6.1e-5,
+        0,
+        -0.0,
+    ]
+    bits = rng.integers(0, 2**32, (16, width), np.uint64).astype(np.uint32)
+    bits[bits & 0x7F800000 == 0x7F800000] &= 0xBFFFFFFF  # numbers only
+    rows = bits.view(np.float32)
+    rows[:8] = rng.standard_normal((8, width)) * 2.0 ** rng.integers(-26, 17, (8, width))
+    rows[8] = rng.choice(edges, width)
+    executor = EchoExecutor(bundle, rows)
+    with Session(bundle, None, executor) as session:
+        session.denoise(np.arange(16), HeadRequest())
+    with np.errstate(over="ignore"):
+        wanted = rows.astype(np.float16)
+    assert executor.taken["final"].dtype == np.float16
+    np.testing.assert_array_equal(executor.taken["final"][0].view(np.uint16), wanted.view(np.uint16))
+    np.testing.assert_array_equal(executor.taken["head"], wanted.astype(np.float32))
 
 
 def generated(model: ReferenceModel, generator: Generator, prompt: str, settings: Settings) -> list[int]:
@@ -250,9 +310,7 @@ def test_under_a_budget_packages_come_and_go(case: Case, resident: int) -> None:
     assert again and not executor.open_now
 
 
-def test_a_budget_that_is_too_small_says_what_would_do(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine states that it needs nothing: packages of a test are smaller than any estimate."""
-    monkeypatch.setattr(PackageEngine, "memory", lambda *a: EngineBytes())
+def test_a_budget_that_is_too_small_says_what_would_do(gemma: Case) -> None:
     with pytest.raises(BudgetExceeded, match="is too small; this model and length need at least") as error:
         session_of(gemma, SessionOptions(memory_bytes=1000))
     session, executor = session_of(gemma, SessionOptions(memory_bytes=error.value.needed_bytes + (4 << 20)))
@@ -295,12 +353,52 @@ def test_closing_in_the_middle_closes_everything(gemma: Case) -> None:
     assert executor.opened and not executor.open_now
 
 
+LEAVES = """
+import sys, time
+import numpy as np
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import Session, SessionOptions
+
+bundle = Bundle.open(sys.argv[1])
+entries = {f"{bundle.path}/{entry.path}": entry for entry in bundle.packages.entries.values()}
+
+class Slow:
+    name = "slow"
+
+    def open(self, path, functions):
+        time.sleep(0.05)
+        return Opened(entries[str(path)])
+
+class Opened:
+    def __init__(self, entry):
+        self.entry = entry
+
+    def call(self, name, inputs):
+        (function,) = (f for f in self.entry.functions if f.name == name)
+        return {port.name: np.zeros(port.shape, port.dtype) for port in function.outputs.values()}
+
+    def close(self):
+        pass
+
+session = Session(bundle, SessionOptions(resident_bytes=0), Slow())
+session.denoise(np.arange(16), HeadRequest())
+print("leaves while the next pass is opened")
+"""
+
+
+def test_python_may_end_while_packages_are_opened_ahead(tmp_path: Path) -> None:
+    bundle, _ = random_packages(tmp_path, "llada", [(16, 0)], n_layers=6, layers_per_package=1)
+    script = [sys.executable, "-c", LEAVES, str(bundle)]
+    ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "leaves while the next pass is opened\n"
+
+
 def test_packages_give_what_they_declare_or_the_pass_ends(gemma: Case) -> None:
     session, executor = session_of(gemma)
     with session:
-        opened: Any = session._plug._opened["final"]  # type: ignore[union-attr]
-        real = opened._model.call
-        opened._model.call = lambda f, a: {name: array[:, :-1] for name, array in real(f, a).items()}
+        executor.cuts = "final"
         with pytest.raises(EngineFailed, match=r"final.*gives shape \[1, 15, \d+\] for output out0, the"):
             session.denoise(np.arange(16), HeadRequest())
 
@@ -313,28 +411,64 @@ def test_engines_of_other_systems_say_so_in_one_line(gemma: Case, monkeypatch: p
         open_session(gemma[0], engine="onnx")
 
 
-def test_a_package_that_does_not_close_is_told_once(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the next call, or by closing the session."""
-    for at_once in (False, True):
-        session, _ = session_of(gemma, SessionOptions(resident_bytes=0))
-        expected = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
-        error, refuses = OSError("no space"), [True]
+@pytest.mark.parametrize("by_closing", [False, True])
+def test_a_package_that_does_not_close_is_told_once(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch, by_closing: bool
+) -> None:
+    """Before the next call computes, or by closing the session."""
+    session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
+    expected = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+    error, refuses, closes = OSError("no space"), [True], ReferencePackage.close
 
-        def fails(own: Any, error: OSError = error, refuses: list[bool] = refuses) -> None:
-            if refuses and own.entry.name == "final":
-                refuses.pop()
-                raise error
+    def fails(own: ReferencePackage) -> None:
+        closes(own)
+        if refuses and own._entry.name == "final":
+            refuses.pop()
+            raise error
 
-        with monkeypatch.context() as patch:
-            patch.setattr("edgekit.runtime.engines.package_engine.OpenedPackage.close", fails)
+    monkeypatch.setattr(ReferencePackage, "close", fails)
+    session.denoise(np.arange(16), HeadRequest())
+    calls = len(executor.calls)
+    with pytest.raises(OSError, match="no space") as told:
+        if by_closing:
+            session.close()
+        else:
             session.denoise(np.arange(16), HeadRequest())
-            with pytest.raises(OSError, match="no space") as told:
-                if at_once:
-                    session.close()
-                else:
-                    session.denoise(np.arange(16), HeadRequest())
+    assert told.value is error and len(executor.calls) == calls
+    if not by_closing:
+        found = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+        np.testing.assert_array_equal(found, expected)
+    session.close()
+    assert not executor.open_now
+
+
+@pytest.mark.parametrize("error", [KeyError("no such thing"), StopIteration(), MemoryError()])
+def test_what_opening_raises_ahead_of_its_use_is_raised_where_the_package_is_wanted(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Not in the call that opens it for the one after."""
+    session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
+    real, fails = executor.open, [False]
+
+    def refuses(path: Path, functions: Any) -> Any:
+        if fails[0] and path.stem.startswith("self_cond"):
+            raise error
+        return real(path, functions)
+
+    monkeypatch.setattr(executor, "open", refuses)
+    with session:
+        expected = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+        session.idle()
+        fails[0] = True
+        session.prefill(np.arange(3))  # the package is no part of it, and opened ahead at most
+        with pytest.raises((type(error), EngineFailed)) as told:
+            session.denoise(np.arange(16), HeadRequest())
+        if isinstance(error, StopIteration):
+            assert "open raised StopIteration, which ends loops" in str(told.value)
+        else:
             assert told.value is error
-            if not at_once:
-                found = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
-                np.testing.assert_array_equal(found, expected)
-        session.close()
+        fails[0] = False
+        session.reset()
+        found = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+        np.testing.assert_array_equal(found, expected)
+    assert not executor.open_now

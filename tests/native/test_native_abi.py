@@ -17,6 +17,7 @@ from support.native_bundles import native_bundle
 from support.native_generation import ON_EVENT, Options, Statistics
 from support.native_generation import function as generation_function
 from support.native_sampler import INVALID_ARGUMENT
+from support.reference_packages import random_packages
 from support.session_functions import SESSION_FUNCTIONS, session_functions
 
 from edgekit.export.quantize import Scheme
@@ -58,6 +59,8 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_copy": core_structs.CopyStruct,
     "ek_engine_bytes": core_structs.EngineBytesStruct,
     "ek_engine": core_structs.EngineStruct,
+    "ek_package_array": core_structs.PackageArrayStruct,
+    "ek_executor": core_structs.ExecutorStruct,
     "ek_memory_plan": core_structs.MemoryPlanStruct,
     "ek_unit_plan": core_structs.UnitPlanStruct,
     "ek_bench_options": bench_structs.BenchOptionsStruct,
@@ -94,7 +97,9 @@ FIRST_SIZES = {
     "ek_tile_call": 160,
     "ek_copy": 56,
     "ek_engine_bytes": 40,
-    "ek_engine": 120,
+    "ek_engine": 96,
+    "ek_package_array": 48,
+    "ek_executor": 48,
     "ek_memory_plan": 104,
     "ek_unit_plan": 32,
     "ek_bench_options": 40,
@@ -272,11 +277,49 @@ def test_arguments_of_the_choice_among_bundles(session: Session, tmp_path: Path)
 def test_no_function_takes_a_null_session(session: Session) -> None:
     library = session_functions()
     for name, arguments in {**core_session._SIGNATURES, **SESSION_FUNCTIONS}.items():
-        if name not in ("ek_session_open_engine", "ek_plan_session"):
+        if name not in ("ek_session_open_engine", "ek_session_open_packages", "ek_plan_session"):
             values = [0 if kind is ctypes.c_int64 else None for kind in arguments]
             refused(session, getattr(library, name)(*values), "the session is null")
     generate = generation_function(session)
     refused(session, generate(None, None, 0, None, ON_EVENT(0), None, None), "the session is null")
+
+
+def test_executors_that_lack_something_and_bundles_without_packages_are_refused(session: Session) -> None:
+    opens, handle, name = session._library.ek_session_open_packages, ctypes.c_void_p(), b"mine"
+    folder, place = str(session.bundle.path).encode(), ctypes.byref(handle)
+    options = core_session._core_options(SessionOptions())
+    types = core_structs.EXECUTOR_FUNCTION_TYPES
+
+    def table(**functions: Any) -> Any:
+        return core_structs.ExecutorStruct(name=name, **functions)
+
+    def never(*given: object) -> None:
+        raise AssertionError("it must not be called")
+
+    whole = {each: types[each](never) for each in ("open", "call", "close")}
+    refused(session, opens(folder, ctypes.byref(options), ctypes.byref(table(**whole)), None), "no place")
+    refused(session, opens(folder, ctypes.byref(options), None, place), "the executor is null")
+    wrong = table(**whole)
+    wrong.reserved = 1
+    refused(session, opens(folder, ctypes.byref(options), ctypes.byref(wrong), place), "reserved is 1")
+    given = opens(folder, ctypes.byref(options), ctypes.byref(table(**whole)), place)
+    refused(session, given, 'format native have no packages for the executor "mine"', code=11)
+    assert handle.value is None
+
+
+@pytest.mark.parametrize("missing", ["open", "call", "close"])
+def test_executors_need_all_of_their_functions(tmp_path: Path, session: Session, missing: str) -> None:
+    bundle, _ = random_packages(tmp_path, "llada", [(16, 0)], n_layers=1)
+    types = core_structs.EXECUTOR_FUNCTION_TYPES
+    whole = {each: types[each](lambda *_: None) for each in ("open", "call", "close") if each != missing}
+    table, handle = core_structs.ExecutorStruct(name=b"mine", **whole), ctypes.c_void_p()
+    options = core_session._core_options(SessionOptions())
+    arguments = str(bundle).encode(), ctypes.byref(options), ctypes.byref(table), ctypes.byref(handle)
+    given = session._library.ek_session_open_packages(*arguments)
+    refused(session, given, 'the executor "mine" has no function open, call or close')
+    given = session._library.ek_session_open_engine(*arguments[:2], None, arguments[3])
+    refused(session, given, "which ek_session_open_packages takes", code=11)
+    assert handle.value is None
 
 
 def test_a_message_is_that_of_the_last_failure_on_its_thread(session: Session) -> None:

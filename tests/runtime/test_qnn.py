@@ -389,7 +389,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         r"has shape \[1, 25, 192\], expected \[1, 24",
     ),
     "a size of none": (lambda f: f["inputs"][0].update(shape=[1, 0, 192]), "has a size of 0"),
-    "a type": (lambda f: f["inputs"][0].update(dtype="float16"), "is float16, not float32 or int32"),
+    "a type": (lambda f: f["inputs"][0].update(dtype="float64"), "is float64, not float32, float16 or int32"),
     "tokens": (lambda f: f["inputs"][0].update(dtype="int32"), "is of the wrong type"),
     "a role": (lambda f: f["inputs"][0].update(role="y"), "input y is not expected"),
     "one twice": (lambda f: f["inputs"].append(dict(f["inputs"][0])), "is there twice"),

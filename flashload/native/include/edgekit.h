@@ -37,7 +37,7 @@ extern "C" {
 
 /* Raised by one whenever a caller built against the previous header could misbehave: a changed signature,
  * struct layout or status meaning. New functions and new status codes leave it alone. */
-#define EK_ABI_VERSION 2u
+#define EK_ABI_VERSION 3u
 
 /* An integer type of fixed width rather than an enum, whose width the C standard leaves to the compiler. */
 typedef int32_t ek_status;
@@ -549,8 +549,9 @@ EK_API ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64
  *
  * An engine computes and nothing else: layers, the last norm, tiles of the vocabulary head. Everything around it is the
  * session's: what stays in memory and what streams, the prefix, rotary tables, masks, which experts are wanted, noise,
- * and the joining of the head's tiles. The native engine is part of the library. Another one, such as ONNX Runtime, MLX
- * or Core ML in whatever language its system speaks, is a table of functions, given to ek_session_open_engine.
+ * and the joining of the head's tiles. The native engine is part of the library. Another one, such as ONNX Runtime or MLX
+ * in whatever language its system speaks, is a table of functions, given to ek_session_open_engine. What runs packages,
+ * such as Core ML, is a smaller one: see ek_executor.
  *
  * Rules for its functions:
  *  - They are called on the thread that entered the library, while no lock is held, one at a time. They must not call
@@ -719,14 +720,6 @@ typedef struct ek_engine {
 
   int32_t (*tile)(void *user, const ek_tile_call *call);
 
-  /* For bundles whose weights lie in packages: `open_begin` starts to open one, on a thread of the engine's own, and
-   * returns at once; `open_finish` waits until it is open and tells how long that took (seconds of opening, not of
-   * waiting), and `close_unit` ends it. Several may be under way, of different packages. Each begin has its finish, also where it failed, and
-   * each finish that was done its close. Null: no packages. */
-  int32_t (*open_begin)(void *user, const char *unit);
-  int32_t (*open_finish)(void *user, const char *unit, double *seconds);
-  int32_t (*close_unit)(void *user, const char *unit);
-
   /* One line about the failure that a function has just told, for ek_last_error; null, or a null result: there is none. */
   const char *(*last_error)(void *user);
 
@@ -769,6 +762,47 @@ typedef struct ek_engine {
  * at must live until the session is closed. EK_ENGINE_FAILED; those of ek_session_open. */
 EK_API ek_status ek_session_open_engine(const char *bundle, const ek_session_options *options, const ek_engine *engine,
                                         ek_session **session) EK_NOEXCEPT;
+
+/* An array that a function of a package takes or gives, dense and in row-major order. */
+typedef struct ek_package_array {
+  const char *name;      /* in the function */
+  const char *dtype;     /* of the manifest: "float32", "float16" or "int32" */
+  const int64_t *shape;  /* [rank] */
+  int64_t rank;
+  void *data;            /* valid during the call; what is taken may be written over */
+  uint64_t bytes;
+} ek_package_array;
+
+/* A system's own runtime for packages: programs of fixed sizes that hold their weights, such as those of Core ML. The
+ * session chooses packages and functions by their lengths, compares their files with the manifest before they are opened,
+ * opens and closes them as its budget says, pads what goes in and cuts what comes out. Functions return EK_ENGINE_DONE, or
+ * anything else for a failure: then they may put one line about it into `error`, for ek_last_error, as UTF-8 of at most
+ * `error_size` bytes with the null byte behind it. */
+typedef struct ek_executor {
+  uint32_t struct_size;
+  uint32_t reserved;   /* 0 */
+  const char *name;    /* for messages */
+  void *user;          /* first argument of every function */
+
+  /* Opens the package `unit` in the folder `path` (UTF-8), and puts what `call` and `close` get into *package. `functions`
+   * were called when it was last open, and will most likely be called again. Called on one thread of the session's, one
+   * package after the other, while the other functions are called on the thread that uses the session. */
+  int32_t (*open)(void *user, const char *unit, const char *path, const char *const *functions, int64_t function_count,
+                  void **package, char *error, uint64_t error_size);
+
+  /* Runs a function of a package that is open, which fills all that it gives. */
+  int32_t (*call)(void *user, void *package, const char *function, const ek_package_array *inputs, int64_t input_count,
+                  const ek_package_array *outputs, int64_t output_count, char *error, uint64_t error_size);
+
+  /* Ends a package, once; on the thread that uses the session. */
+  void (*close)(void *user, void *package);
+} ek_executor;
+
+/* ek_session_open for a bundle whose weights lie in packages that `executor` runs. The table is copied; what it points at
+ * must live until the session is closed. Plans of ek_plan_session for such bundles need none. EK_ENGINE_FAILED,
+ * EK_UNSUPPORTED_BUNDLE for a bundle without packages; those of ek_session_open. */
+EK_API ek_status ek_session_open_packages(const char *bundle, const ek_session_options *options, const ek_executor *executor,
+                                          ek_session **session) EK_NOEXCEPT;
 
 /* Loads TVM's runtime into the process, for good, so that sessions run bundles of the format "tvm" too. Their programs are
  * machine code, which can do whatever the application can: before this was called such bundles are refused

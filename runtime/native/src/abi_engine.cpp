@@ -5,6 +5,7 @@
 
 #include "abi_guard.h"
 #include "abi_session.h"
+#include "packages/plugged_executor.h"
 #include "session/plugged_engine.h"
 #include "session/reservation.h"
 
@@ -16,6 +17,13 @@ MakeEngine engine_of(const ek_engine *given, const SessionOptions &options, bool
   const ek_engine table = read_struct<ek_engine>(given, ek_engine{}, "ek_engine");
   if (table.reserved != 0) fail(EK_INVALID_ARGUMENT, "ek_engine.reserved is ", table.reserved, "; set it to 0");
   return [table](Bundle &bundle) { return std::make_unique<PluggedEngine>(bundle, table); };
+}
+
+MakeEngine packages_of(const ek_executor *given) {
+  if (given == nullptr) fail(EK_INVALID_ARGUMENT, "the executor is null");
+  const ek_executor table = read_struct<ek_executor>(given, ek_executor{}, "ek_executor");
+  if (table.reserved != 0) fail(EK_INVALID_ARGUMENT, "ek_executor.reserved is ", table.reserved, "; set it to 0");
+  return [table](Bundle &bundle) { return plugged_packages(bundle, table); };
 }
 
 ek_memory_plan memory_of(const SessionPlan &plan) {
@@ -75,6 +83,16 @@ ek_status ek_session_open_engine(const char *bundle, const ek_session_options *o
     *session = nullptr;
     const SessionOptions wanted = session_options_of(options);
     *session = std::make_unique<ek_session>(path_of(bundle), wanted, engine_of(engine, wanted)).release();
+  });
+}
+
+ek_status ek_session_open_packages(const char *bundle, const ek_session_options *options, const ek_executor *executor,
+                                   ek_session **session) noexcept {
+  return guarded([&] {
+    if (session == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the session");
+    *session = nullptr;
+    const SessionOptions wanted = session_options_of(options);
+    *session = std::make_unique<ek_session>(path_of(bundle), wanted, packages_of(executor)).release();
   });
 }
 

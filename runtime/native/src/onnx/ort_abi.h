@@ -58,7 +58,7 @@ enum Place : std::size_t {
 
 constexpr int kFatal = 4;             // of logs
 constexpr int kDeviceAllocator = 0, kDefaultMemory = 0;
-constexpr int kFloat = 1, kInt32 = 6;  // types of elements
+constexpr int kFloat = 1, kInt32 = 6, kFloat16 = 10;  // types of elements
 constexpr int kProcessor = 0;          // of hardware
 
 }  // namespace edgekit::ort

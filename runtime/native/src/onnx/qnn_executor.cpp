@@ -58,15 +58,27 @@ bool is_loaded() {
   return runtime != nullptr;
 }
 
-std::unique_ptr<Engine> engine(Bundle &bundle, bool planning) {
-  if (!planning && !is_loaded()) {
+std::unique_ptr<Engine> engine(Bundle &bundle) {
+  if (!is_loaded()) {
     fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": is for Qualcomm's NPU, whose libraries this process has not loaded: call ",
          "ek_qnn_load, or open a bundle of the format native");
   }
-  return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), kLayout, [&bundle](const PackagePrograms &programs) {
+  return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), [&bundle](const PackagePrograms &programs) {
     return std::make_unique<QnnExecutor>(bundle.path(), programs);
   });
 }
+
+namespace {
+
+int type_of(PortType type) {
+  switch (type) {
+    case PortType::float16: return ort::kFloat16;
+    case PortType::int32: return ort::kInt32;
+    default: return ort::kFloat;
+  }
+}
+
+}  // namespace
 
 // A package that is open; its functions are opened when they are first called.
 class QnnExecutor::Opened final : public OpenPackage {
@@ -92,8 +104,7 @@ class QnnExecutor::Opened final : public OpenPackage {
   static std::vector<ort::Array> arrays(const std::vector<Port> &ports, const std::vector<void *> &data) {
     std::vector<ort::Array> out;
     for (std::size_t i = 0; i < ports.size(); ++i) {
-      const int type = ports[i].type == PortType::int32 ? ort::kInt32 : ort::kFloat;
-      out.push_back({ports[i].name.c_str(), data[i], sizeof(float) * ports[i].elements, &ports[i].shape, type});
+      out.push_back({ports[i].name.c_str(), data[i], ports[i].bytes(), &ports[i].shape, type_of(ports[i].type)});
     }
     return out;
   }

@@ -16,7 +16,7 @@
 
 namespace edgekit::qnn {
 
-constexpr const char *kFormat = "qnn", *kLayout = "qnn-2";
+constexpr const char *kFormat = "qnn";
 
 #if defined(_WIN32)
 constexpr const char *kOnnxRuntime = "onnxruntime.dll", *kProvider = "onnxruntime_providers_qnn.dll", *kBackend = "QnnHtp.dll";
@@ -37,9 +37,8 @@ void load(const Libraries &libraries);
 
 bool is_loaded();
 
-// Of a bundle of this format. One that is made for `planning` alone loads and runs nothing. Throws Error:
-// EK_UNSUPPORTED_BUNDLE before `load` was called, those of PackagePrograms.
-std::unique_ptr<Engine> engine(Bundle &bundle, bool planning);
+// Of a bundle of this format. Throws Error: EK_UNSUPPORTED_BUNDLE before `load` was called, those of PackagePrograms.
+std::unique_ptr<Engine> engine(Bundle &bundle);
 
 class QnnExecutor final : public PackageExecutor {
  public:

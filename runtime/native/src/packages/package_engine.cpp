@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "kernels/noise.h"
+#include "packages/half.h"
 #include "session/head_join.h"
 
 namespace edgekit {
@@ -84,6 +85,10 @@ class PackageEngine::Call {
     for (std::size_t i = 0; i < function.inputs.size(); ++i) fill(function.inputs[i], static_cast<float *>(in[i]));
   }
 
+  // Floats become what the function takes, and what it has given floats.
+  void narrow() { convert(function.inputs, in, narrow_in_place); }
+  void widen() { convert(function.outputs, out, widen_in_place); }
+
   // An output; null where the function has none.
   const float *output(Role role, std::size_t slot = 0) const {
     for (std::size_t i = 0; i < function.outputs.size(); ++i) {
@@ -95,11 +100,18 @@ class PackageEngine::Call {
 
   const PackageFunction &function;
   std::vector<void *> in, out;
+
+ private:
+  static void convert(const std::vector<Port> &ports, const std::vector<void *> &arrays, void (*all)(float *, std::size_t)) {
+    for (std::size_t i = 0; i < ports.size(); ++i) {
+      if (ports[i].type == PortType::float16) all(static_cast<float *>(arrays[i]), ports[i].elements);
+    }
+  }
 };
 
-PackageEngine::PackageEngine(const Bundle &bundle, const Json &programs, const std::string &layout, MakeExecutor make)
+PackageEngine::PackageEngine(const Bundle &bundle, const Json &programs, MakeExecutor make)
     : bundle_(bundle),
-      programs_(bundle, programs, layout),
+      programs_(bundle, programs),
       make_(std::move(make)),
       opener_([this](const std::string &name) { return open_package(name); }) {}
 
@@ -161,7 +173,9 @@ std::unique_ptr<OpenPackage> PackageEngine::open_package(const std::string &name
 }
 
 void PackageEngine::run(const Package &package, Call &call) {
+  call.narrow();
   opener_.opened(package.name).call(call.function, call.in, call.out);
+  call.widen();
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<const PackageFunction *> &called = called_[package.name];
   if (std::find(called.begin(), called.end(), &call.function) == called.end()) called.push_back(&call.function);

@@ -25,9 +25,9 @@ class PackageEngine final : public Engine {
  public:
   using MakeExecutor = std::function<std::unique_ptr<PackageExecutor>(const PackagePrograms &)>;
 
-  // `programs` is the manifest's section, `layout` the one of its packages. The executor is made when the engine opens: not
-  // for planning alone. Throws Error: see PackagePrograms.
-  PackageEngine(const Bundle &bundle, const Json &programs, const std::string &layout, MakeExecutor make);
+  // `programs` is the manifest's section. The executor is made when the engine opens: not for planning alone. Throws Error:
+  // see PackagePrograms.
+  PackageEngine(const Bundle &bundle, const Json &programs, MakeExecutor make);
   ~PackageEngine() override;
 
   EngineBytes bytes(const EngineLengths &lengths) const override;
@@ -39,7 +39,7 @@ class PackageEngine final : public Engine {
                                    float *logits) override;
   void open_begin(const WeightUnit &unit) override { opener_.begin(unit.name); }
   double open_finish(const WeightUnit &unit) override { return opener_.finish(unit.name); }
-  void close_unit(const WeightUnit &unit) override { opener_.close(unit.name); }
+  void close_unit(const WeightUnit &unit) noexcept override { opener_.close(unit.name); }
   std::string numerics() const override { return bundle_.format(); }
   int threads() const override { return 0; }
   std::uint64_t scratch_held() const override { return 0; }

@@ -10,6 +10,8 @@
 namespace edgekit {
 namespace {
 
+constexpr int kVersion = 2;  // of the section and of what packages hold
+
 // Bounds that no function comes near, so that products of sizes stay within 64 bits.
 constexpr std::int64_t kMostPerAxis = std::int64_t{1} << 24;
 constexpr std::size_t kMostElements = std::size_t{1} << 40;
@@ -46,8 +48,13 @@ Port read_port(const Bundle &bundle, const std::string &at, const Json &entry) {
   Port port;
   port.name = entry.at("name").string();
   const std::string &type = entry.at("dtype").string();
-  if (type != "float32" && type != "int32") wrong(bundle, at, ": ", port.name, " is ", type, ", not float32 or int32");
-  port.type = type == "int32" ? PortType::int32 : PortType::float32;
+  bool known = false;
+  for (const PortType each : {PortType::float32, PortType::float16, PortType::int32}) {
+    if (type != name_of(each)) continue;
+    port.type = each;
+    known = true;
+  }
+  if (!known) wrong(bundle, at, ": ", port.name, " is ", type, ", not float32, float16 or int32");
   for (const Json &size : entry.at("shape").array()) {
     if (size.integer() < 1 || size.integer() > kMostPerAxis) wrong(bundle, at, ": ", port.name, " has a size of ", size.integer());
     port.shape.push_back(size.integer());
@@ -200,7 +207,16 @@ class Reader {
 
 }  // namespace
 
-PackagePrograms::PackagePrograms(const Bundle &bundle, const Json &programs, const std::string &layout) {
+const char *name_of(PortType type) {
+  switch (type) {
+    case PortType::float16: return "float16";
+    case PortType::int32: return "int32";
+    default: return "float32";
+  }
+}
+
+PackagePrograms::PackagePrograms(const Bundle &bundle, const Json &programs) {
+  const std::string layout = bundle.format() + "-" + std::to_string(kVersion);
   const Json *found = programs.find("layout");
   const std::string own = found != nullptr && found->kind() == Json::Kind::string ? found->string() : "none";
   if (own != layout) {

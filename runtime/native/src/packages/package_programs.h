@@ -24,9 +24,12 @@ enum class Role {
   largest, argmax, sum_others, sum_z_others, score, sample, sample_z, z
 };
 
-enum class PortType { float32, int32 };
+enum class PortType { float32, float16, int32 };
 
-// An array of a function, in or out. Elements have 4 bytes.
+// As in manifests.
+const char *name_of(PortType type);
+
+// An array of a function, in or out.
 struct Port {
   std::string name;
   Role role = Role::x;
@@ -34,6 +37,8 @@ struct Port {
   PortType type = PortType::float32;
   std::vector<std::int64_t> shape;
   std::size_t elements = 1;
+
+  std::size_t bytes() const { return elements * (type == PortType::float16 ? 2 : 4); }
 };
 
 enum class PackageKind { layers, self_conditioning, final, head };
@@ -57,9 +62,9 @@ struct Package {
 
 class PackagePrograms {
  public:
-  // `programs` is the manifest's section. Throws Error: EK_UNSUPPORTED_VERSION for another layout than `layout`,
+  // `programs` is the manifest's section. Throws Error: EK_UNSUPPORTED_VERSION for a layout that this library does not read,
   // EK_MALFORMED_FILE for what does not fit the model, so that arrays fit at every call.
-  PackagePrograms(const Bundle &bundle, const Json &programs, const std::string &layout);
+  PackagePrograms(const Bundle &bundle, const Json &programs);
 
   const Package &of(const WeightUnit &unit) const { return packages_.at(unit.name); }
   const std::map<std::string, Package> &all() const { return packages_; }

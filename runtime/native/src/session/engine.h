@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "error.h"
 #include "kernels/attention.h"
 #include "kernels/head.h"
 #include "sampling/ask.h"
@@ -123,10 +124,12 @@ class Engine {
   virtual std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
                                            float *logits) = 0;
 
-  // Packages: see ek_engine.
-  virtual void open_begin(const WeightUnit &unit) = 0;
-  virtual double open_finish(const WeightUnit &unit) = 0;  // seconds that it took
-  virtual void close_unit(const WeightUnit &unit) = 0;
+  // For bundles whose weights lie in packages. `open_begin` starts to open one and returns at once; `open_finish` waits until
+  // it is open and gives the seconds that opening took. Several may be under way, of different packages. Each begin has its
+  // finish, also where it failed, and each finish that did not throw its close.
+  virtual void open_begin(const WeightUnit &) { no_packages(); }
+  virtual double open_finish(const WeightUnit &) { no_packages(); }
+  virtual void close_unit(const WeightUnit &) noexcept {}
 
   // Memory where weights lie: see ek_engine. The first throws Error.
   virtual void lend(const std::uint8_t *, std::uint64_t) {}
@@ -140,6 +143,9 @@ class Engine {
 
   virtual int threads() const = 0;  // 0: its own affair
   virtual std::uint64_t scratch_held() const = 0;
+
+ private:
+  [[noreturn]] static void no_packages() { fail(EK_INTERNAL, "this engine opens no packages; please report it"); }
 };
 
 }  // namespace edgekit

@@ -22,8 +22,6 @@ bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
 const std::set<Input> kLayerInputs = {Input::x,   Input::prefix_k, Input::prefix_v, Input::cos,
                                       Input::sin, Input::mask,     Input::phase};
 
-[[noreturn]] void no_packages() { fail(EK_INTERNAL, "the native engine opens no packages; please report it"); }
-
 }  // namespace
 
 NativeEngine::NativeEngine(Bundle &bundle, int threads) : bundle_(bundle), threads_(threads) {
@@ -184,9 +182,5 @@ std::unique_ptr<HeadScores> NativeEngine::head(const float *x, std::int64_t rows
                                                float *logits) {
   return head_->scores(*pool_, x, rows, request, logits);
 }
-
-void NativeEngine::open_begin(const WeightUnit &) { no_packages(); }
-double NativeEngine::open_finish(const WeightUnit &) { no_packages(); }
-void NativeEngine::close_unit(const WeightUnit &) { no_packages(); }
 
 }  // namespace edgekit

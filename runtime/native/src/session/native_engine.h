@@ -30,9 +30,6 @@ class NativeEngine final : public Engine {
   void final(const LoadedUnit &weights, std::int64_t rows, float *x) override;
   std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
                                    float *logits) override;
-  void open_begin(const WeightUnit &unit) override;
-  double open_finish(const WeightUnit &unit) override;
-  void close_unit(const WeightUnit &unit) override;
   std::string numerics() const override { return "native"; }
   int threads() const override { return threads_; }
   std::uint64_t scratch_held() const override { return scratch_.size(); }

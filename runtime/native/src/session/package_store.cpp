@@ -33,18 +33,17 @@ PackageStore::PackageStore(Engine &engine, const ResidencyPlan &plan, UnitsOf un
       } catch (const Error &) {  // what was wrong first is what matters
       }
     }
-    for (const WeightUnit *unit : pinned_) close(*unit);
+    for (const WeightUnit *unit : pinned_) engine_.close_unit(*unit);
     throw;
   }
 }
 
 PackageStore::~PackageStore() {
-  drop();
-  for (const WeightUnit *unit : pinned_) close(*unit);
+  idle();
+  for (const WeightUnit *unit : pinned_) engine_.close_unit(*unit);
 }
 
 void PackageStore::begin(Pass pass, Pass then) {
-  complain();
   if (budget_ == 0) return;
   if (expected_ == pass) {
     expected_.reset();
@@ -108,17 +107,7 @@ void PackageStore::take(const WeightUnit &unit) {
   waited();
 }
 
-void PackageStore::close(const WeightUnit &unit) noexcept {
-  try {
-    engine_.close_unit(unit);
-  } catch (const Error &error) {
-    if (!failed_) failed_.emplace(error);
-  } catch (...) {
-    if (!failed_) failed_.emplace(EK_INTERNAL, "a package could not be closed");
-  }
-}
-
-void PackageStore::drop() noexcept {
+void PackageStore::idle() noexcept {
   queued_.clear();
   expected_.reset();
   while (!opening_.empty()) {
@@ -131,31 +120,21 @@ void PackageStore::drop() noexcept {
       continue;  // nobody wanted it
     }
     bytes_opened_ += unit->bytes;
-    close(*unit);
+    engine_.close_unit(*unit);
   }
 }
 
-void PackageStore::complain() {
-  if (failed_) throw *std::exchange(failed_, std::nullopt);
-}
-
-void PackageStore::idle() {
-  drop();
-  complain();
-}
-
-void PackageStore::unpin(const std::unordered_set<std::string> &names, std::uint64_t ahead_bytes) {
-  drop();
+void PackageStore::unpin(const std::unordered_set<std::string> &names, std::uint64_t ahead_bytes) noexcept {
+  idle();
   budget_ = std::max(budget_, ahead_bytes);
   for (auto unit = pinned_.begin(); unit != pinned_.end();) {
     if (names.count((*unit)->name) == 0) {
       ++unit;
       continue;
     }
-    close(**unit);
+    engine_.close_unit(**unit);
     unit = pinned_.erase(unit);
   }
-  complain();
 }
 
 PackageStore::Use::Use(PackageStore &store, const WeightUnit &unit)
@@ -165,7 +144,7 @@ PackageStore::Use::Use(PackageStore &store, const WeightUnit &unit)
 
 PackageStore::Use::~Use() {
   if (!taken_) return;
-  store_.close(unit_);
+  store_.engine_.close_unit(unit_);
   store_.gone(unit_);
   try {
     store_.pump();

@@ -34,15 +34,12 @@ class PackageStore {
   // Whether a package is open, or being opened where there was room for it. Throws Error.
   bool begun(const WeightUnit &unit);
 
-  // Closes what was opened ahead: nothing is expected to follow. Throws the first Error of closing, after the rest.
-  void idle();
-
-  // idle() that keeps what closing fails with for the next call that may throw.
-  void drop() noexcept;
+  // Closes what was opened ahead: nothing is expected to follow.
+  void idle() noexcept;
 
   // Closes some that stay open, between passes: they are opened ahead from now on, within `ahead_bytes` together with the
-  // others. Throws the first Error of closing, after the rest.
-  void unpin(const std::unordered_set<std::string> &names, std::uint64_t ahead_bytes);
+  // others.
+  void unpin(const std::unordered_set<std::string> &names, std::uint64_t ahead_bytes) noexcept;
 
   // A package open for as long as this object lives. Those that do not stay open must be used in the order of the pass.
   class Use {
@@ -69,8 +66,6 @@ class PackageStore {
   void pump();
   void gone(const WeightUnit &unit) noexcept;
   void take(const WeightUnit &unit);
-  void close(const WeightUnit &unit) noexcept;  // keeps the error for the next call that may throw
-  void complain();
 
   Engine &engine_;
   std::uint64_t budget_;
@@ -80,7 +75,6 @@ class PackageStore {
   std::unordered_set<const WeightUnit *> open_;      // of those: being opened, open ahead, or taken
   std::uint64_t held_ = 0;                           // their bytes
   std::optional<Pass> expected_;                     // scheduled already, after the pass under way
-  std::optional<Error> failed_;                      // of closing
   std::uint64_t bytes_opened_ = 0;
   double open_seconds_ = 0, wait_seconds_ = 0;
 };

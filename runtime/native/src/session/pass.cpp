@@ -322,7 +322,7 @@ void PassRun::attempt(Pass then) {
       // What failed first is what matters.
     }
     session_.weights.idle();
-    if (session_.packages) session_.packages->drop();
+    if (session_.packages) session_.packages->idle();
     for (const Rows &each : segments_) each.sequence->kept_.abandon();
     throw;
   }

@@ -194,8 +194,8 @@ PluggedEngine::PluggedEngine(const Bundle &bundle, const ek_engine &table)
     needs(table.lend != nullptr && table.take_back != nullptr, "lend or take_back: memory of weights needs both");
   }
   if (bundle.packaged()) {
-    needs(table.open_begin != nullptr && table.open_finish != nullptr && table.close_unit != nullptr,
-          "open_begin, open_finish and close_unit");
+    fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": its weights lie in packages, which the engine \"", name_,
+         "\" cannot be given; ek_session_open_packages takes what runs them");
   }
 }
 
@@ -369,20 +369,6 @@ void PluggedEngine::tile(ek_tile_call &call) {
 std::unique_ptr<HeadScores> PluggedEngine::head(const float *x, std::int64_t rows, const HeadRequest &request,
                                                 float *logits) {
   return std::make_unique<PluggedHead>(*this, x, rows, request, logits);
-}
-
-void PluggedEngine::open_begin(const WeightUnit &unit) {
-  done(table_.open_begin(table_.user, unit.name.c_str()), "opening package", unit.name);
-}
-
-double PluggedEngine::open_finish(const WeightUnit &unit) {
-  double seconds = 0;
-  done(table_.open_finish(table_.user, unit.name.c_str(), &seconds), "opening package", unit.name);
-  return seconds;
-}
-
-void PluggedEngine::close_unit(const WeightUnit &unit) {
-  done(table_.close_unit(table_.user, unit.name.c_str()), "closing package", unit.name);
 }
 
 void PluggedEngine::lend(const std::uint8_t *memory, std::uint64_t bytes) {

@@ -31,9 +31,6 @@ class PluggedEngine final : public Engine {
   void final(const LoadedUnit &weights, std::int64_t rows, float *x) override;
   std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
                                    float *logits) override;
-  void open_begin(const WeightUnit &unit) override;
-  double open_finish(const WeightUnit &unit) override;
-  void close_unit(const WeightUnit &unit) override;
   void lend(const std::uint8_t *memory, std::uint64_t bytes) override;
   void take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept override;
   bool keep(const LoadedUnit &unit) override;

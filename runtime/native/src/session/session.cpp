@@ -11,6 +11,7 @@
 
 #include "error.h"
 #include "onnx/qnn_executor.h"
+#include "packages/plugged_executor.h"
 #include "session/engine_weights.h"
 #include "session/native_engine.h"
 #include "session/pass.h"
@@ -96,6 +97,13 @@ void visit(const Bundle &bundle, Pass pass, const Unit &unit, const Chunk &chunk
   for (const BundleTile &tile : bundle.scores()) unit(*tile.unit);
 }
 
+std::unique_ptr<Engine> packages_of(Bundle &bundle, bool planning) {
+  if (planning) return planned_packages(bundle);
+  if (bundle.format() == qnn::kFormat) return qnn::engine(bundle);
+  fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": packages of the format ", bundle.format(),
+       " are run by a system's own runtime, which ek_session_open_packages takes");
+}
+
 }  // namespace
 
 MakeEngine core_engine(const SessionOptions &options, bool planning) {
@@ -103,7 +111,7 @@ MakeEngine core_engine(const SessionOptions &options, bool planning) {
   return [threads, planning](Bundle &bundle) -> std::unique_ptr<Engine> {
     const int count = threads != 0 ? threads : usable_cores();
     if (bundle.format() == "tvm") return std::make_unique<TvmEngine>(bundle, bundle.take_programs(), count, planning);
-    if (bundle.format() == qnn::kFormat) return qnn::engine(bundle, planning);
+    if (bundle.packaged() && bundle.format() != "native") return packages_of(bundle, planning);
     return std::make_unique<NativeEngine>(bundle, count);
   };
 }

@@ -121,8 +121,6 @@ void move(const Strided &from, const Strided &to) {
 
 constexpr tvm::DLDataType kFloat32 = {2, 32, 1};
 
-[[noreturn]] void no_packages() { fail(EK_INTERNAL, "the tvm engine opens no packages; please report it"); }
-
 }  // namespace
 
 // What a function is given by name, besides weights.
@@ -738,9 +736,5 @@ void TvmEngine::experts(const std::vector<Any> &arguments) {
     tvm::copy(from.any(), arguments[2], device_);
   }
 }
-
-void TvmEngine::open_begin(const WeightUnit &) { no_packages(); }
-double TvmEngine::open_finish(const WeightUnit &) { no_packages(); }
-void TvmEngine::close_unit(const WeightUnit &) { no_packages(); }
 
 }  // namespace edgekit

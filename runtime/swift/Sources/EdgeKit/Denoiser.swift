@@ -10,7 +10,7 @@ public final class Denoiser {
   public let hiddenSize: Int
   let handle: OpaquePointer
   /// nil: the native engine.
-  let table: EngineTable?
+  let table: (any CoreTable)?
   /// Who looks on; it ends before the session does.
   var recorder: Recorder?
   private let relief: Relief
@@ -24,18 +24,18 @@ public final class Denoiser {
     _ memoryPressure: (any MemoryPressureSource)?
   ) throws(EdgeKitError) {
     try NativeLibrary.check()
-    let table = try executor.engine(bundle).map(EngineTable.init)
+    let table = try executor.table(bundle)
     var wanted = ek_session_options(
       struct_size: UInt32(MemoryLayout<ek_session_options>.size), threads: Int32(clamping: options.threads),
       memory_bytes: options.memoryBytes ?? 0, resident_bytes: options.residentBytes ?? .max,
       positions: Int64(options.positions), canvas: Int64(options.canvas), sequences: 1, segments: 0,
       cached: 0, adapter: Int64(options.adapter))
     var opened: OpaquePointer?
-    try EngineTable.check(table) {
-      guard var engine = table?.native else { return ek_session_open(bundle.path, &wanted, &opened) }
-      return ek_session_open_engine(bundle.path, &wanted, &engine, &opened)
+    try CoreCall.check(table) {
+      guard let table else { return ek_session_open(bundle.path, &wanted, &opened) }
+      return table.open(bundle.path, &wanted, &opened)
     }
-    guard let opened else { throw .internalError("ek_session_open_engine gave no session") }
+    guard let opened else { throw .internalError("the native library gave no session") }
     (handle, self.table) = (opened, table)
     let (info, statistics): (SessionInfo, SessionStatistics)
     do throws(EdgeKitError) {
@@ -61,12 +61,12 @@ public final class Denoiser {
   public var prefixLength: Int { (try? info().prefixLength) ?? 0 }
 
   /// Forgets the prefix, and what a generation has left to be encoded.
-  public func reset() throws(EdgeKitError) { try EngineTable.check(table) { ek_session_reset(handle) } }
+  public func reset() throws(EdgeKitError) { try CoreCall.check(table) { ek_session_reset(handle) } }
 
   /// Causal pass over `ids` that appends their keys and values to the prefix. A failure forgets the whole prefix.
   public func prefill(_ ids: [Int]) throws(EdgeKitError) {
     let ids = ids.map(Int64.init)
-    try EngineTable.check(table) { ek_session_prefill(handle, ids, Int64(ids.count)) }
+    try CoreCall.check(table) { ek_session_prefill(handle, ids, Int64(ids.count)) }
   }
 
   /// Bidirectional pass of `ids` behind the prefix. `soft` [ids, hidden] is what the last step gave as
@@ -91,7 +91,7 @@ public final class Denoiser {
   }
 
   /// Tells that no pass follows soon.
-  public func idle() throws(EdgeKitError) { try EngineTable.check(table) { ek_session_idle(handle) } }
+  public func idle() throws(EdgeKitError) { try CoreCall.check(table) { ek_session_idle(handle) } }
 
   private func answer(
     _ request: HeadRequest, _ rows: [Int],
@@ -113,7 +113,7 @@ public final class Denoiser {
     (output.others, output.entropy, output.log_z) = (others.start, entropy.start, logZ.start)
     (output.sample_prob, output.soft, output.top_z) = (probability.start, soft.start, topZ.start)
     (output.logits, output.roles) = (logits.start, roles.start)
-    try EngineTable.check(table) { request.withNative(rows) { call($0, &output) } }
+    try CoreCall.check(table) { request.withNative(rows) { call($0, &output) } }
     func lists<Value>(_ values: [Value]?) -> [[Value]]? {
       values.map { values in (0..<count).map { Array(values[($0 * k)..<(($0 + 1) * k)]) } }
     }
@@ -139,7 +139,7 @@ extension Denoiser: Engine {
   ) throws(EdgeKitError) -> Bool {
     let ids = prompt.map(Int64.init)
     var stopped = false
-    try EngineTable.check(table) {
+    try CoreCall.check(table) {
       let status = withoutActuallyEscaping(onEvent) { escapable in
         let receiver = Receiver(escapable)
         return withExtendedLifetime(receiver) {

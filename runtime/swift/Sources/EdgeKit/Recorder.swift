@@ -73,7 +73,7 @@ extension Denoiser {
     _ prompt: [Int], _ settings: GenerationSettings, label: String, forwards: Int, goesOn: () -> Bool
   ) throws(EdgeKitError) -> Bool {
     let recorder = try recording()
-    try EngineTable.check(table) { recorder.begin(label, promptTokens: prompt.count) }
+    try CoreCall.check(table) { recorder.begin(label, promptTokens: prompt.count) }
     do throws(EdgeKitError) {
       guard try generate(prompt, settings, forwards: forwards, for: recorder, goesOn: goesOn) else {
         recorder.drop()
@@ -83,7 +83,7 @@ extension Denoiser {
       recorder.drop()
       throw error
     }
-    try EngineTable.check(table) { recorder.end() }
+    try CoreCall.check(table) { recorder.end() }
     return true
   }
 

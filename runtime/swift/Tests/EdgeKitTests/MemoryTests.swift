@@ -29,9 +29,7 @@ final class MemoryTests: XCTestCase {
     for each in try Fixtures().decode("memory.json", as: [Recorded].self) {
       let bundle = try EdgeKit.Bundle(path: try Recording(each.recording).path)
       let replay = Replay(try Recording(each.recording))
-      let executor: SegmentExecutor =
-        if case .mlx = bundle.manifest.programs { .functions(replay) } else { .packages(replay) }
-      let engine = try XCTUnwrap(try executor.engine(bundle))
+      let engine = try SegmentExecutor.engine(bundle, replay)
       let found = engine.bytes(rows: each.rows, kept: each.kept, headRows: each.head_rows)
       XCTAssertEqual(found.activations, each.activations, each.recording)
       XCTAssertEqual(found.head, each.head, each.recording)
@@ -44,7 +42,8 @@ final class MemoryTests: XCTestCase {
 
   func testAPlanHoldsWhatTheEngineStates() throws {
     for (bundle, executor) in try bundles() {
-      let engine = try XCTUnwrap(try executor.engine(bundle))
+      guard case .functions(let runner) = executor else { continue }
+      let engine = try SegmentExecutor.engine(bundle, runner)
       let table = EngineTable(engine)
       var options = ek_session_options(
         struct_size: UInt32(MemoryLayout<ek_session_options>.size), threads: 0, memory_bytes: 1 << 40,
@@ -52,7 +51,7 @@ final class MemoryTests: XCTestCase {
         adapter: 0)
       var native = table.native
       var plan: OpaquePointer?
-      try EngineTable.check(table) { ek_plan_session(bundle.path, &options, &native, 0, &plan) }
+      try CoreCall.check(table) { ek_plan_session(bundle.path, &options, &native, 0, &plan) }
       defer { ek_plan_close(plan) }
       var found = ek_memory_plan()
       found.struct_size = UInt32(MemoryLayout<ek_memory_plan>.size)

@@ -208,7 +208,5 @@ final class SegmentGenerationTests: XCTestCase {
 }
 
 private struct NoExecutor: PackageExecutor {
-  func open(
-    _ url: URL, _ package: PackagePrograms.Package, functions: [String]
-  ) throws(EdgeKitError) -> any OpenPackage { throw .engineFailed("not called") }
+  func open(_ url: URL, functions: [String]) throws(EdgeKitError) -> any OpenPackage { throw .engineFailed("not called") }
 }

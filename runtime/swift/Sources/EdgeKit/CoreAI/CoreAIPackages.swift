@@ -12,9 +12,7 @@
     /// the application's cache. That can take minutes.
     public init(options: SpecializationOptions = .default) { self.options = options }
 
-    public func open(
-      _ url: URL, _ package: PackagePrograms.Package, functions: [String]
-    ) throws(EdgeKitError) -> any OpenPackage {
+    public func open(_ url: URL, functions: [String]) throws(EdgeKitError) -> any OpenPackage {
       let opened: CoreAIPackage
       do {
         opened = CoreAIPackage(url, try waitFor { [options] in try await AIModel(contentsOf: url, options: options) })
@@ -53,88 +51,74 @@
       return loaded
     }
 
-    func call(
-      _ name: String, _ function: PackagePrograms.Function, inputs: [String: Tensor]
-    ) throws(EdgeKitError) -> [String: Tensor] {
-      let loaded = try load(name)
+    func call(_ function: String, inputs: [PackageArray], outputs: [PackageArray]) throws(EdgeKitError) {
+      let loaded = try load(function)
       do {
-        return try waitFor {
+        try waitFor {
           var arrays: [String: NDArray] = [:]
-          for feature in function.inputs {
-            if let tensor = inputs[feature.name] {
-              arrays[feature.name] = try array(tensor, loaded.descriptor.inputDescriptor(of: feature.name), feature)
-            }
+          for input in inputs {
+            arrays[input.name] = try array(input, loaded.descriptor.inputDescriptor(of: input.name))
           }
           var found = try await loaded.run(inputs: arrays)
-          var outputs: [String: Tensor] = [:]
-          for feature in function.outputs {
-            if let array = found.remove(feature.name)?.ndArray { outputs[feature.name] = try tensor(array, feature) }
+          for output in outputs {
+            guard let array = found.remove(output.name)?.ndArray else { throw misfit(output) }
+            try fill(output, array)
           }
-          return outputs
         }
       } catch let error as EdgeKitError {
         throw error
       } catch {
-        throw .engineFailed("\(url.path): Core AI failed in function \(name) (\(error.localizedDescription))")
+        throw .engineFailed("\(url.path): Core AI failed in function \(function) (\(error.localizedDescription))")
       }
     }
 
     func close() { functions.withLock { $0 = [:] } }
   }
 
-  /// An array as the function takes it, strides included, with the values of a tensor.
+  /// A copy as the function takes it, strides included.
   @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
-  private func array(
-    _ tensor: Tensor, _ descriptor: InferenceValue.Descriptor?, _ feature: PackagePrograms.Feature
-  ) throws(EdgeKitError) -> NDArray {
-    guard case .ndArray(let wanted)? = descriptor, wanted.shape == tensor.shape, wanted.interleaveLayout == nil else {
-      throw misfit(feature)
+  private func array(_ given: PackageArray, _ descriptor: InferenceValue.Descriptor?) throws(EdgeKitError) -> NDArray {
+    guard case .ndArray(let wanted)? = descriptor, wanted.shape == given.shape, wanted.interleaveLayout == nil else {
+      throw misfit(given)
     }
     var array = NDArray(descriptor: wanted)
-    switch wanted.scalarType {
-    case .float16: fill(&array, tensor.floats) { Float16($0) }
-    case .float32: fill(&array, tensor.floats) { $0 }
-    case .int32: fill(&array, tensor.integers) { Int32(clamping: $0) }
-    default: throw misfit(feature)
+    switch (wanted.scalarType, given.dtype) {
+    case (.float16, "float16"): copy(given, to: &array, as: Float16.self)
+    case (.float32, "float32"): copy(given, to: &array, as: Float.self)
+    case (.int32, "int32"): copy(given, to: &array, as: Int32.self)
+    default: throw misfit(given)
     }
     return array
   }
 
   @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
-  private func fill<Value, Scalar: BitwiseCopyable>(
-    _ array: inout NDArray, _ values: [Value], _ convert: (Value) -> Scalar
-  ) {
-    let (shape, strides) = (array.shape, array.strides)
-    let view = array.mutableView(as: Scalar.self)
+  private func copy<Scalar: BitwiseCopyable>(_ given: PackageArray, to array: inout NDArray, as type: Scalar.Type) {
+    let strides = array.strides
+    let view = array.mutableView(as: type)
     view.withUnsafeMutablePointer { scalars, _, _ in
-      for (index, value) in values.enumerated() {
-        scalars[stridedOffset(index, shape: shape, strides: strides)] = convert(value)
-      }
+      given.copy(to: UnsafeMutableRawPointer(scalars), strides: strides)
     }
   }
 
   @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
-  private func tensor(
-    _ array: NDArray, _ feature: PackagePrograms.Feature
-  ) throws(EdgeKitError) -> Tensor {
-    guard array.interleaveLayout == nil else { throw misfit(feature) }
-    switch array.scalarType {
-    case .float16: return Tensor(array.shape, scalars(array) { (value: Float16) in Float(value) })
-    case .float32: return Tensor(array.shape, scalars(array) { (value: Float) in value })
-    case .int32: return Tensor(array.shape, integers: scalars(array) { (value: Int32) in Int64(value) })
-    default: throw misfit(feature)
+  private func fill(_ output: PackageArray, _ array: NDArray) throws(EdgeKitError) {
+    guard array.interleaveLayout == nil, array.shape == output.shape else { throw misfit(output) }
+    switch (array.scalarType, output.dtype) {
+    case (.float16, "float16"): fill(output, array, as: Float16.self)
+    case (.float32, "float32"): fill(output, array, as: Float.self)
+    case (.int32, "int32"): fill(output, array, as: Int32.self)
+    default: throw misfit(output)
     }
   }
 
   @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
-  private func scalars<Value, Scalar: BitwiseCopyable>(_ array: NDArray, _ convert: (Scalar) -> Value) -> [Value] {
-    let (shape, strides) = (array.shape, array.strides)
-    return array.view(as: Scalar.self).withUnsafePointer { scalars, _, _ in
-      (0..<shape.reduce(1, *)).map { convert(scalars[stridedOffset($0, shape: shape, strides: strides)]) }
+  private func fill<Scalar: BitwiseCopyable>(_ output: PackageArray, _ array: NDArray, as type: Scalar.Type) {
+    array.view(as: type).withUnsafePointer { scalars, _, _ in
+      output.fill(from: UnsafeRawPointer(scalars), strides: array.strides)
     }
   }
 
-  private func misfit(_ feature: PackagePrograms.Feature) -> EdgeKitError {
-    .engineFailed("Core AI has \(feature.name) in another form than the manifest says; export the bundle again")
+  private func misfit(_ array: PackageArray) -> EdgeKitError {
+    .engineFailed("Core AI has \(array.name) in another form than the manifest says; export the bundle again")
   }
 #endif

@@ -16,9 +16,7 @@
       compiled = Compiled(folder: cache ?? URL.cachesDirectory.appending(path: "edgekit/\(name)"))
     }
 
-    public func open(
-      _ url: URL, _ package: PackagePrograms.Package, functions: [String]
-    ) throws(EdgeKitError) -> any OpenPackage {
+    public func open(_ url: URL, functions: [String]) throws(EdgeKitError) -> any OpenPackage {
       let opened = CoreMLPackage(try compiled.url(of: url), computeUnits)
       for function in functions { try opened.load(function) }
       return opened
@@ -78,76 +76,48 @@
       }
     }
 
-    func call(
-      _ name: String, _ function: PackagePrograms.Function, inputs: [String: Tensor]
-    ) throws(EdgeKitError) -> [String: Tensor] {
-      let model = try load(name)
+    func call(_ function: String, inputs: [PackageArray], outputs: [PackageArray]) throws(EdgeKitError) {
+      let model = try load(function)
+      let found: any MLFeatureProvider
       do {
         var features: [String: MLFeatureValue] = [:]
-        for feature in function.inputs {
-          guard let tensor = inputs[feature.name] else { continue }
-          features[feature.name] = MLFeatureValue(multiArray: try multiArray(tensor, feature))
-        }
-        let found = try model.prediction(from: try MLDictionaryFeatureProvider(dictionary: features))
-        var outputs: [String: Tensor] = [:]
-        for feature in function.outputs {
-          if let array = found.featureValue(for: feature.name)?.multiArrayValue {
-            outputs[feature.name] = tensor(array)
-          }
-        }
-        return outputs
+        for input in inputs { features[input.name] = MLFeatureValue(multiArray: try multiArray(input)) }
+        found = try model.prediction(from: try MLDictionaryFeatureProvider(dictionary: features))
       } catch {
-        throw .engineFailed("\(url.path): Core ML failed in function \(name) (\(error.localizedDescription))")
+        throw .engineFailed("\(url.path): Core ML failed in function \(function) (\(error.localizedDescription))")
+      }
+      for output in outputs { try fill(output, found.featureValue(for: output.name)?.multiArrayValue, function) }
+    }
+
+    private func fill(_ output: PackageArray, _ found: MLMultiArray?, _ function: String) throws(EdgeKitError) {
+      let shape = found?.shape.map(\.intValue)
+      guard let found, shape == output.shape, found.dataType == dataType(output) else {
+        throw .engineFailed(
+          "\(url.path): function \(function) gives \(shape.map { "\($0)" } ?? "nothing") for output \(output.name), the "
+            + "manifest says \(output.dtype) \(output.shape); copy or export the bundle again")
+      }
+      found.withUnsafeBytes { bytes in
+        if let start = bytes.baseAddress { output.fill(from: start, strides: found.strides.map(\.intValue)) }
       }
     }
 
     func close() { models.withLock { $0 = [:] } }
   }
 
-  /// In the type that the function declares.
-  private func multiArray(_ tensor: Tensor, _ feature: PackagePrograms.Feature) throws -> MLMultiArray {
-    let shape = feature.shape.map { NSNumber(value: $0) }
-    switch feature.dtype {
-    case "int32":
-      let array = MLShapedArray<Int32>(scalars: tensor.integers.map { Int32(clamping: $0) }, shape: feature.shape)
-      return MLMultiArray(array)
-    case "float16":
-      let array = try MLMultiArray(shape: shape, dataType: .float16)
-      array.withUnsafeMutableBytes { bytes, strides in
-        fill(bytes, shape: feature.shape, strides: strides, tensor.floats) { float16Bits($0) }
-      }
-      return array
-    default:
-      return MLMultiArray(MLShapedArray<Float>(scalars: tensor.floats, shape: feature.shape))
+  private func dataType(_ array: PackageArray) -> MLMultiArrayDataType {
+    switch array.dtype {
+    case "int32": .int32
+    case "float16": .float16
+    default: .float32
     }
   }
 
-  /// Writes row-major values where an array's strides say.
-  private func fill<Stored>(
-    _ bytes: UnsafeMutableRawBufferPointer, shape: [Int], strides: [Int], _ values: [Float],
-    _ convert: (Float) -> Stored
-  ) {
-    let stored = bytes.bindMemory(to: Stored.self)
-    for (index, value) in values.enumerated() {
-      stored[stridedOffset(index, shape: shape, strides: strides)] = convert(value)
+  /// A copy: Core ML may hold it for longer than the call.
+  private func multiArray(_ given: PackageArray) throws -> MLMultiArray {
+    let array = try MLMultiArray(shape: given.shape.map { NSNumber(value: $0) }, dataType: dataType(given))
+    array.withUnsafeMutableBytes { bytes, strides in
+      if let start = bytes.baseAddress { given.copy(to: start, strides: strides) }
     }
-  }
-
-  private func tensor(_ array: MLMultiArray) -> Tensor {
-    let shape = array.shape.map(\.intValue)
-    let count = shape.reduce(1, *)
-    switch array.dataType {
-    case .int32:
-      return Tensor(shape, integers: MLShapedArray<Int32>(array).scalars.map(Int64.init))
-    case .float16:
-      return array.withUnsafeBytes { bytes in
-        let stored = bytes.bindMemory(to: UInt16.self)
-        let strides = array.strides.map(\.intValue)
-        let values = (0..<count).map { float16(stored[stridedOffset($0, shape: shape, strides: strides)]) }
-        return Tensor(shape, values)
-      }
-    default:
-      return Tensor(shape, MLShapedArray<Float>(converting: array).scalars)
-    }
+    return array
   }
 #endif

@@ -23,24 +23,6 @@ struct EngineBytes: Equatable {
 /// The largest of some estimates; 0 of none.
 private func most(_ values: some Sequence<Double>) -> Double { values.max() ?? 0 }
 
-private func product(_ shape: some Sequence<Int>) -> Double { shape.reduce(1) { $0 * Double($1) } }
-
-extension PackagePrograms {
-  /// What goes in and out of the largest function in float32, as it is, padded and converted, and what lies between:
-  /// scores of attention and outputs of matrices, of which packages do not tell the sizes.
-  func bytes(_ manifest: Manifest, rows: Int, kept: Int) -> EngineBytes {
-    let functions = packages.values.flatMap(\.functions.values)
-    let arrays = most(
-      functions.map { function in (function.inputs + function.outputs).reduce(0) { $0 + 12 * product($1.shape) } })
-    let hidden = Double(manifest.model.hiddenSize)
-    let padded = Double(max(rows, lengths.map(\.t).max() ?? 0))
-    let heads = most(manifest.layers.map { Double(max($0.kvHeads, manifest.model.hiddenSize / $0.headDim)) })
-    let tile = most(packages.values.map { Double($0.rows ?? 0) })
-    let layer = 3 * heads * padded * Double(rows + kept) * 4 + 2 * padded * 16 * hidden * 4
-    return EngineBytes(layers: arrays + max(layer, 3 * padded * tile * 4), head: 0, scratch: 0)
-  }
-}
-
 extension MLXPrograms {
   /// Outputs of one layer at a time in float32 with their int8 forms, its attention scores, a tile of the head, and
   /// MLX's copies of the largest layer and expert with their widened forms.

@@ -107,7 +107,8 @@ extension ek_weights {
 }
 
 extension ek_tile_call {
-  var variant: HeadVariant { HeadVariant(samples: gumbel != 0, soft: soft != nil) }
+  /// The function that gives what is asked for, but the scores themselves.
+  var function: String { "head" + (gumbel != 0 ? "_sample" : "") + (soft != nil ? "_soft" : "") }
 
   /// What programs of the head take, by role; the noise in [rows, tokens].
   func inputs() throws(EdgeKitError) -> [String: Tensor] {
@@ -127,12 +128,12 @@ extension ek_tile_call {
     return found
   }
 
-  /// Stores what a program says of the tile, by role; more rows than were asked for are padding. Throws `engineFailed`
-  /// for arrays that are missing or of another size.
+  /// Stores what a program says of the tile, by role. Throws `engineFailed` for arrays that are missing or of another
+  /// size.
   func store(_ given: [String: Tensor]) throws(EdgeKitError) {
     let count = Int(rows)
     func tensor(_ role: String, _ width: Int) throws(EdgeKitError) -> Tensor {
-      guard let found = given[role]?.prefix(rows: count, axis: 0) else {
+      guard let found = given[role] else {
         throw .engineFailed("a program of the head gives no '\(role)'; export the bundle again")
       }
       try found.check(role == "soft" || role == "z" ? [count, width] : [count])

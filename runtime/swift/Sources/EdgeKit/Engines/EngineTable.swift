@@ -18,32 +18,24 @@ protocol PluggedEngine: AnyObject {
     _ weights: ek_weights, rows: Int, _ x: UnsafeMutablePointer<Float>, _ soft: UnsafePointer<Float>) throws
   func final(_ weights: ek_weights, rows: Int, _ x: UnsafeMutablePointer<Float>) throws
   func tile(_ call: ek_tile_call) throws
-  func openBegin(_ unit: String) throws
-  /// Seconds that opening took.
-  func openFinish(_ unit: String) throws -> Double
-  func closeUnit(_ unit: String) throws
 }
 
-/// For engines without experts, and for those whose weights come from the flash file.
+/// For engines without experts.
 extension PluggedEngine {
   func route(_ call: ek_layers_call, _ counts: UnsafeMutableBufferPointer<Int64>) throws { throw unasked("experts") }
   func expert(_ call: ek_layers_call, _ number: Int, _ weights: ek_weights) throws { throw unasked("experts") }
   func join(_ call: ek_layers_call) throws { throw unasked("experts") }
-  func openBegin(_ unit: String) throws { throw unasked("packages") }
-  func openFinish(_ unit: String) throws -> Double { throw unasked("packages") }
-  func closeUnit(_ unit: String) throws { throw unasked("packages") }
 
   private func unasked(_ what: String) -> EdgeKitError {
     .unsupportedBundle("programs of the \(name) engine have no \(what); export the bundle again")
   }
 }
 
-/// An engine as the C ABI takes it. Errors do not cross C: the one that ended a call is kept for whoever called the
-/// core. A session that was opened with it must be closed before it is released.
-final class EngineTable {
+/// An engine as the C ABI takes it: the functions of `ek_engine`.
+final class EngineTable: CoreTable {
   private let engine: any PluggedEngine
   private let name: UnsafeMutablePointer<CChar>?
-  private var failure: EdgeKitError?
+  private var failed: EdgeKitError?
   /// What the library was last told, which it reads before the next call.
   private var told: UnsafeMutablePointer<CChar>?
 
@@ -57,13 +49,14 @@ final class EngineTable {
     free(told)
   }
 
-  /// Runs a call of the library that may call the engine. Throws what the engine threw where that ended it.
-  static func check(_ table: EngineTable?, _ body: () -> ek_status) throws(EdgeKitError) {
-    table?.failure = nil
-    let status = body()
-    if status == EK_ENGINE_FAILED, let failure = table?.failure { throw failure }
-    try EdgeKitError.check(status)
+  func open(_ path: String, _ options: inout ek_session_options, _ session: inout OpaquePointer?) -> ek_status {
+    var table = native
+    return ek_session_open_engine(path, &options, &table, &session)
   }
+
+  func begin() { failed = nil }
+
+  func failure(_ told: EdgeKitError) -> EdgeKitError { failed ?? told }
 
   /// Copied by the library.
   var native: ek_engine {
@@ -105,14 +98,6 @@ final class EngineTable {
       }
     }
     table.tile = { user, call in run(user) { try $0.tile(try given(call)) } }
-    table.open_begin = { user, unit in run(user) { try $0.openBegin(String(cString: try given(unit, at: { $0 }))) } }
-    table.open_finish = { user, unit, seconds in
-      run(user) { engine in
-        let took = try engine.openFinish(String(cString: try given(unit, at: { $0 })))
-        seconds?.pointee = took
-      }
-    }
-    table.close_unit = { user, unit in run(user) { try $0.closeUnit(String(cString: try given(unit, at: { $0 }))) } }
     table.last_error = { user in user.flatMap { UnsafePointer(owner($0).told) } }
     return table
   }
@@ -124,7 +109,7 @@ final class EngineTable {
     } catch {
       // What fails while the library ends a pass that has failed is not what ended it.
       let own = EdgeKitError(error)
-      failure = failure ?? own
+      failed = failed ?? own
       free(told)
       told = strdup(own.message)
       return 0

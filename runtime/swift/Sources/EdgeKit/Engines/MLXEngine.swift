@@ -120,7 +120,7 @@ final class MLXEngine: PluggedEngine {
   }
 
   func tile(_ call: ek_tile_call) throws {
-    let name = call.variant.name
+    let name = call.function
     let function = try function(name)
     let logits = call.z == nil ? nil : try self.function("head_logits")
     let arrays = try call.inputs()

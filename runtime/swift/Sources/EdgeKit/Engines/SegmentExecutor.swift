@@ -39,16 +39,20 @@ enum SegmentExecutor {
   }
 
   /// What it plugs into the core for a bundle; nil for the core's own. Throws `unsupportedBundle` for another format.
-  func engine(_ bundle: Bundle) throws(EdgeKitError) -> (any PluggedEngine)? {
-    switch (bundle.manifest.programs, self) {
-    case (_, .native): return nil
-    case (.packages(let programs), .packages(let executor)): return try PackageEngine(bundle, programs, executor)
-    case (.mlx(let programs), .functions(let runner)): return try MLXEngine(bundle, programs, runner)
-    case (let programs, .packages):
-      throw .unsupportedBundle("\(bundle.path): was exported for \(programs.format) and has no packages")
-    case (let programs, .functions):
-      throw .unsupportedBundle("\(bundle.path): was exported for \(programs.format), not for mlx")
+  func table(_ bundle: Bundle) throws(EdgeKitError) -> (any CoreTable)? {
+    switch self {
+    case .native: return nil
+    case .packages(let executor): return PackageTable(bundle.manifest.programs.format, executor)
+    case .functions(let runner): return EngineTable(try Self.engine(bundle, runner))
     }
+  }
+
+  /// Throws `unsupportedBundle` for another format than MLX's.
+  static func engine(_ bundle: Bundle, _ runner: any FunctionRunner) throws(EdgeKitError) -> MLXEngine {
+    guard case .mlx(let programs) = bundle.manifest.programs else {
+      throw .unsupportedBundle("\(bundle.path): was exported for \(bundle.manifest.programs.format), not for mlx")
+    }
+    return try MLXEngine(bundle, programs, runner)
   }
 
   /// Why a format is not among those of this build.

@@ -52,28 +52,6 @@ public struct Tensor: Sendable, Equatable {
     default: return floats.map { Int(exactly: $0.rounded()) ?? 0 }
     }
   }
-
-  /// The first `rows` entries of an axis; the tensor itself where it has no more.
-  func prefix(rows: Int, axis: Int) -> Tensor {
-    guard axis < shape.count, shape[axis] > rows else { return self }
-    var cut = shape
-    cut[axis] = rows
-    let inner = shape[(axis + 1)...].reduce(1, *)
-    let outer = shape[..<axis].reduce(1, *)
-    func take<Element>(_ values: [Element]) -> [Element] {
-      var taken: [Element] = []
-      taken.reserveCapacity(outer * rows * inner)
-      for block in 0..<outer {
-        let start = block * shape[axis] * inner
-        taken += values[start..<(start + rows * inner)]
-      }
-      return taken
-    }
-    switch values {
-    case .integers(let values): return Tensor(cut, integers: take(values))
-    default: return Tensor(cut, take(floats))
-    }
-  }
 }
 
 private func decode<Bits: FixedWidthInteger>(
@@ -96,20 +74,6 @@ func float16(_ bits: UInt16) -> Float {
   case 31: return Float(bitPattern: sign | 0x7f80_0000 | fraction << 13)
   default: return Float(bitPattern: sign | (exponent + 112) << 23 | fraction << 13)
   }
-}
-
-/// The nearest IEEE half, ties to even; what is too large becomes infinite.
-func float16Bits(_ value: Float) -> UInt16 {
-  let bits = value.bitPattern
-  let sign = UInt16(bits >> 16) & 0x8000
-  let magnitude = value.magnitude
-  if magnitude.isNaN { return sign | 0x7e00 }
-  if magnitude >= 65520 { return sign | 0x7c00 }
-  // Below the smallest normal half, halves are multiples of 2^-24.
-  if magnitude < 0x1p-14 { return sign | UInt16((magnitude * 0x1p24).rounded(.toNearestOrEven)) }
-  let rest = bits & 0x7fff_ffff
-  let odd = rest >> 13 & 1
-  return sign | UInt16((rest + 0xfff + odd) >> 13 - (112 << 10))
 }
 
 /// Where the element of a row-major number lies in an array with strides, both counted in elements.

@@ -165,15 +165,6 @@ public struct PackagePrograms: Codable, Sendable, Equatable {
     case precision, activations, packages
   }
 
-  /// Positions of a pass and of the prefix that every package of layers has a function for.
-  var lengths: [(t: Int, p: Int)] {
-    let each = packages.values.map { $0.functions.values.filter { $0.kind == .layers } }.filter { !$0.isEmpty }
-    guard let first = each.first else { return [] }
-    return first.map { ($0.t, $0.p) }.filter { length in
-      each.allSatisfy { $0.contains { $0.t == length.0 && $0.p == length.1 } }
-    }
-  }
-
   public struct Package: Codable, Sendable, Equatable {
     /// Of the folder.
     public var path: String

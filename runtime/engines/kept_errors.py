@@ -1,0 +1,66 @@
+"""What functions that the core calls have raised: it cannot cross the core, so it is kept until whoever
+made the call raises it again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+#: Generators are between an engine and those who hear of its exceptions; these would end them.
+ENDS = StopIteration, GeneratorExit
+
+
+class KeptErrors:
+    """The exceptions of one table of functions."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._later: BaseException | None = None
+
+    def keep(self, error: BaseException) -> None:
+        """For the call under way. The first one is what went wrong; one that ends the program is more."""
+        if self._error is None or not isinstance(error, Exception):
+            self._error = error
+
+    def keep_for_later(self, error: BaseException) -> None:
+        """Where memory or a package was given back, which the core takes for done: for `raise_later`, or a
+        call that fails before it.
+        """
+        self._later = self._later or error
+
+    def raise_later(self) -> None:
+        """Raise what was kept for later, once."""
+        error, self._later = self._later, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame
+
+    def within(self, call: Callable[[], T], otherwise: Callable[[Exception], BaseException | None]) -> T:
+        """What a call into the core returns. Raises what was kept within it, else what `otherwise` makes of
+        the core's own exception, else that.
+        """
+        self._error = None
+        # A signal that arrives while the core computes is raised where Python goes on, which may be at the
+        # entry of a function of the table, before anything there can catch it.
+        before = sys.unraisablehook
+        if threading.current_thread() is threading.main_thread():
+            sys.unraisablehook = lambda told: self.keep(told.exc_value) if told.exc_value else before(told)
+        try:
+            return call()
+        except Exception as own:
+            error = self._error or self._later or otherwise(own)
+            self._error = self._later = None
+            if error is not None:
+                try:
+                    raise error from None
+                finally:
+                    del error
+            raise
+        finally:
+            sys.unraisablehook = before
