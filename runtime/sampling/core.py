@@ -147,7 +147,7 @@ class CoreSampler(OneOwner, OneDriver):
         counters = {
             name: getattr(found, name)
             for name, _ in StatisticsStruct._fields_
-            if name not in ("struct_size", "finish_reason")
+            if name not in ("struct_size", "finish_reason", "seconds")  # a sampler does not measure
         }
         return Stats(**counters, finish_reason=_REASONS[found.finish_reason])
 

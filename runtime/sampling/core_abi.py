@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ class StatisticsStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
         ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
-        ("canvases", c_int64), ("rows", c_int64),
+        ("canvases", c_int64), ("rows", c_int64), ("seconds", c_double),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import time
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 from typing import Any
@@ -48,7 +49,7 @@ def last_error(session: Session) -> str:
 
 def plain(statistics: Statistics) -> dict[str, Any]:
     """As sampler_runs.plain has those of a sampler."""
-    names = [name for name, _ in Statistics._fields_[2:]]
+    names = [name for name, kind in Statistics._fields_[2:] if kind is c_int64]
     counters = {name: getattr(statistics, name) for name in names}
     return counters | {"finish_reason": REASONS[statistics.finish_reason]}
 
@@ -68,12 +69,16 @@ def generate(
     """
     outcome = Outcome([])
     answer: list[int] = []
+    seconds, called = 0.0, time.monotonic()
 
     def on_event(pointer: Any, user_data: int | None) -> int:
+        nonlocal seconds
         event = pointer[0]
         assert user_data == 77 and event.struct_size == ctypes.sizeof(Event)
         assert event.statistics[0].struct_size == ctypes.sizeof(Statistics)
         ids, own = copy_of(event.ids, event.count).tolist(), plain(event.statistics[0])
+        assert seconds <= event.statistics[0].seconds <= time.monotonic() - called
+        seconds = event.statistics[0].seconds
         if event.kind == 0:
             accepted = copy_of(event.accepted, event.count).tolist()
             outcome.events.append(("draft", event.canvas_index, event.step, event.start, ids, accepted))
@@ -93,9 +98,10 @@ def generate(
     given = Options(
         seed=seed, max_new_tokens=max_new_tokens, steps=steps, options=None if text is None else text.encode()
     )
-    statistics = Statistics(finish_reason=-7, forwards=-7)
+    statistics = Statistics(finish_reason=-7, forwards=-7, seconds=-7)
     rest = ctypes.byref(given), ON_EVENT(on_event), 77, ctypes.byref(statistics)
     outcome.status = function(session)(session._handle, ids.ctypes.data, len(ids), *rest)
+    assert seconds <= statistics.seconds <= time.monotonic() - called
     outcome.message = last_error(session) if outcome.status else ""
     outcome.stats, outcome.answer = plain(statistics), answer
     return outcome

@@ -1208,6 +1208,8 @@ typedef struct ek_generation_statistics {
   int64_t committed_tokens; /* final ones, padding not counted */
   int64_t canvases;         /* canvases or blocks begun */
   int64_t rows;             /* positions that all these passes computed */
+  double seconds;           /* since ek_generate was called: encoding the prompt, reading weights and callbacks with
+                               them; 0 for a sampler by itself, which does not see when its passes run */
 } ek_generation_statistics;
 
 #define EK_EVENT_DRAFT ((int32_t)0)     /* after a denoising step; nothing in it is final */

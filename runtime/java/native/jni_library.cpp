@@ -37,10 +37,10 @@ void load(JNIEnv *env) {
   classes.statistics = kept(env, "io/edgekit/SessionStatistics");
   classes.new_statistics = found(env, classes.statistics, "<init>", "(JJJJDDD)V");
   classes.generation = kept(env, "io/edgekit/GenerationStatistics");
-  classes.new_generation = found(env, classes.generation, "<init>", "(IJJJJJJ)V");
+  classes.new_generation = found(env, classes.generation, "<init>", "(IJJJJJJD)V");
   jclass sink = kept(env, "io/edgekit/Native$Sink");
   classes.draft = found(env, sink, "draft", "(JJJ[I[Z)Z");
-  classes.committed = found(env, sink, "committed", "(JJ[I)Z");
+  classes.committed = found(env, sink, "committed", "(JJ[ILio/edgekit/GenerationStatistics;)Z");
   classes.joules = found(env, kept(env, "java/util/function/DoubleSupplier"), "getAsDouble", "()D");
   jclass natives = kept(env, "io/edgekit/Native");
   const std::vector<JNINativeMethod> own = {method("version", "()[B", version),

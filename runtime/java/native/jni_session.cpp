@@ -91,12 +91,22 @@ struct Sink {
   ek_status told;     // what the bench said
 };
 
+jobject counters(JNIEnv *env, const ek_generation_statistics &found) {
+  jobject made = env->NewObject(classes.generation, classes.new_generation, static_cast<jint>(found.finish_reason),
+                                static_cast<jlong>(found.denoising_steps), static_cast<jlong>(found.forwards),
+                                static_cast<jlong>(found.projections), static_cast<jlong>(found.prefills),
+                                static_cast<jlong>(found.committed_tokens), static_cast<jlong>(found.canvases),
+                                found.seconds);
+  check_java(env);
+  return made;
+}
+
 // Whether the listener wants more of it.
 bool told(JNIEnv *env, jobject sink, const ek_event &event) {
   jintArray ids = to_java(env, event.ids, event.count);
   if (event.kind == EK_EVENT_COMMITTED)
     return env->CallBooleanMethod(sink, classes.committed, static_cast<jlong>(event.canvas_index),
-                                  static_cast<jlong>(event.start), ids) == JNI_TRUE;
+                                  static_cast<jlong>(event.start), ids, counters(env, *event.statistics)) == JNI_TRUE;
   const auto count = static_cast<jsize>(event.count);
   jbooleanArray accepted = env->NewBooleanArray(count);
   check_java(env);
@@ -138,13 +148,7 @@ jobject generate(JNIEnv *env, jclass, jlong session, jintArray prompt, jlong see
     check_java(env);  // of the listener: the reason for a stop
     check(env, own.told);
     if (status != EK_STOPPED) check(env, status);
-    jobject made = env->NewObject(
-        classes.generation, classes.new_generation, static_cast<jint>(found.finish_reason),
-        static_cast<jlong>(found.denoising_steps), static_cast<jlong>(found.forwards),
-        static_cast<jlong>(found.projections), static_cast<jlong>(found.prefills),
-        static_cast<jlong>(found.committed_tokens), static_cast<jlong>(found.canvases));
-    check_java(env);
-    return made;
+    return counters(env, found);
   });
 }
 

@@ -1,4 +1,5 @@
 // ek_generate of edgekit.h: what a caller gives is checked and settled here, a sampler runs it.
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -14,12 +15,21 @@
 namespace edgekit {
 namespace {
 
-EventCallback event_callback(ek_event_callback callback, void *user_data) {
+using Clock = std::chrono::steady_clock;
+
+// Of a call that began at `called`. Samplers have no clock: their state, which is saved, is the same every time.
+ek_generation_statistics measured(const Stats &stats, std::int32_t reason, Clock::time_point called) {
+  ek_generation_statistics made = statistics_of(stats, reason);
+  made.seconds = std::chrono::duration<double>(Clock::now() - called).count();
+  return made;
+}
+
+EventCallback event_callback(ek_event_callback callback, void *user_data, Clock::time_point called) {
   if (callback == nullptr) return {};
   return [=](const Ask &event, const Stats &stats) {
     const bool done = event.kind == AskKind::done, draft = event.kind == AskKind::draft;
     const ek_generation_statistics statistics =
-        statistics_of(stats, done ? finish_reason(stats.finish_reason) : EK_FINISH_NONE);
+        measured(stats, done ? finish_reason(stats.finish_reason) : EK_FINISH_NONE, called);
     ek_event made{};
     made.struct_size = sizeof made;
     made.kind = done ? EK_EVENT_DONE : draft ? EK_EVENT_DRAFT : EK_EVENT_COMMITTED;
@@ -34,8 +44,8 @@ EventCallback event_callback(ek_event_callback callback, void *user_data) {
   };
 }
 
-void report(ek_generation_statistics *statistics, const Stats &stats, std::int32_t reason) {
-  if (statistics != nullptr) write_struct(statistics, statistics_of(stats, reason), "ek_generation_statistics");
+void report(ek_generation_statistics *statistics, const ek_generation_statistics &made) {
+  if (statistics != nullptr) write_struct(statistics, made, "ek_generation_statistics");
 }
 
 }  // namespace
@@ -46,6 +56,7 @@ using namespace edgekit;
 ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count, const ek_generate_options *options,
                       ek_event_callback callback, void *user_data, ek_generation_statistics *statistics) noexcept {
   return guarded([&] {
+    const Clock::time_point called = Clock::now();
     const Entry entry(session);
     Session &running = *entry;
     Sequence &sequence = running.sequence();
@@ -53,7 +64,7 @@ ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
     const GenerationFacts facts{running.sampler(), model.canvas_length, model.max_positions};
     std::unique_ptr<Sampler> own;
     try {
-      report(statistics, Stats(), EK_FINISH_NONE);
+      report(statistics, statistics_of(Stats(), EK_FINISH_NONE));
       const ek_generate_options given =
           read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
       const SamplerOptions chosen = options_of(given, facts);
@@ -62,15 +73,15 @@ ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
       const Lengths needed = checked_lengths(chosen, facts, about, count);
       running.check_lengths(needed.canvas, needed.prefix);
       own = sampler(chosen, std::move(about), ids, given.seed);
-      run(*own, sequence, event_callback(callback, user_data));
+      run(*own, sequence, event_callback(callback, user_data, called));
     } catch (...) {
       running.idle();
       const Stats reached = own ? own->stats() : Stats();
       const bool stopped = reached.finish_reason == FinishReason::cancelled;
-      report(statistics, reached, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE);
+      report(statistics, measured(reached, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE, called));
       throw;
     }
     running.idle();
-    report(statistics, own->stats(), finish_reason(own->stats().finish_reason));
+    report(statistics, measured(own->stats(), finish_reason(own->stats().finish_reason), called));
   });
 }

@@ -58,5 +58,6 @@ EK_TEST(abi_sampler_is_driven_to_its_end) {
   statistics.struct_size = sizeof statistics;
   EK_CHECK(ek_sampler_get_statistics(sampler, &statistics) == EK_OK);
   EK_CHECK(statistics.finish_reason == EK_FINISH_LENGTH && statistics.committed_tokens == 3);
+  EK_CHECK(statistics.seconds == 0);
   ek_sampler_close(sampler);
 }

@@ -77,11 +77,13 @@ public abstract class Event {
     private final long canvasIndex;
     private final long start;
     private final int[] tokens;
+    private final GenerationStatistics statistics;
 
-    Committed(long canvasIndex, long start, int[] tokens) {
+    Committed(long canvasIndex, long start, int[] tokens, GenerationStatistics statistics) {
       this.canvasIndex = canvasIndex;
       this.start = start;
       this.tokens = tokens;
+      this.statistics = statistics;
     }
 
     /**
@@ -109,6 +111,15 @@ public abstract class Event {
      */
     public int[] tokens() {
       return tokens;
+    }
+
+    /**
+     * Counts what was done so far, these tokens with it.
+     *
+     * @return counters, the rate of tokens among them; how it ends is not known yet
+     */
+    public GenerationStatistics statistics() {
+      return statistics;
     }
 
     @Override

@@ -4,7 +4,7 @@ package io.edgekit;
 public final class GenerationStatistics {
   /** How a generation came to its end. */
   public enum FinishReason {
-    /** By an error. */
+    /** By an error, or not yet. */
     NONE,
     /** An end token was committed. */
     END_TOKEN,
@@ -15,7 +15,7 @@ public final class GenerationStatistics {
   }
 
   /** Of a generation that was ended before its first pass. */
-  static final GenerationStatistics STOPPED = new GenerationStatistics(3, 0, 0, 0, 0, 0, 0);
+  static final GenerationStatistics STOPPED = new GenerationStatistics(3, 0, 0, 0, 0, 0, 0, 0);
 
   private final FinishReason finishReason;
   private final long denoisingSteps;
@@ -24,6 +24,7 @@ public final class GenerationStatistics {
   private final long prefills;
   private final long committedTokens;
   private final long canvases;
+  private final double seconds;
 
   GenerationStatistics(
       int finishReason,
@@ -32,7 +33,8 @@ public final class GenerationStatistics {
       long projections,
       long prefills,
       long committedTokens,
-      long canvases) {
+      long canvases,
+      double seconds) {
     this.finishReason = FinishReason.values()[finishReason];
     this.denoisingSteps = denoisingSteps;
     this.forwards = forwards;
@@ -40,6 +42,7 @@ public final class GenerationStatistics {
     this.prefills = prefills;
     this.committedTokens = committedTokens;
     this.canvases = canvases;
+    this.seconds = seconds;
   }
 
   /**
@@ -105,10 +108,28 @@ public final class GenerationStatistics {
     return canvases;
   }
 
+  /**
+   * Measures the time that the generation takes: encoding of the prompt, reading of weights and what listeners do with it.
+   *
+   * @return seconds since it began
+   */
+  public double seconds() {
+    return seconds;
+  }
+
+  /**
+   * Measures how fast final tokens came, over the whole time.
+   *
+   * @return tokens a second; 0 where there are none
+   */
+  public double tokensPerSecond() {
+    return seconds > 0 ? committedTokens / seconds : 0;
+  }
+
   @Override
   public String toString() {
     return "GenerationStatistics(" + finishReason + ", " + committedTokens + " tokens in " + denoisingSteps
         + " denoising steps, " + forwards + " forwards, " + projections + " projections, " + prefills
-        + " prefills, " + canvases + " canvases)";
+        + " prefills, " + canvases + " canvases; " + seconds + " s)";
   }
 }

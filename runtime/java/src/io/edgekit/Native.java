@@ -14,7 +14,7 @@ final class Native {
   interface Sink {
     boolean draft(long canvas, long step, long start, int[] tokens, boolean[] accepted);
 
-    boolean committed(long canvas, long start, int[] tokens);
+    boolean committed(long canvas, long start, int[] tokens, GenerationStatistics statistics);
   }
 
   static native byte[] version();

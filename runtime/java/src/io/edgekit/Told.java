@@ -23,8 +23,8 @@ final class Told implements Native.Sink, AutoCloseable {
   }
 
   @Override
-  public boolean committed(long canvas, long start, int[] tokens) {
-    listener.accept(new Event.Committed(canvas, start, tokens));
+  public boolean committed(long canvas, long start, int[] tokens, GenerationStatistics statistics) {
+    listener.accept(new Event.Committed(canvas, start, tokens, statistics));
     if (text != null) tell(text.push(tokens));
     return goesOn.getAsBoolean();
   }

@@ -76,7 +76,7 @@ class FlowTest {
     is Event.Draft -> "draft ${event.step()} ${event.tokens().toList()} ${event.accepted().toList()}"
     is Event.Committed -> "committed ${event.start()} ${event.tokens().toList()}"
     is Event.Text -> "text ${event.text()}"
-    is Event.Done -> "done ${event.statistics()}"
+    is Event.Done -> "done ${event.statistics().finishReason()} ${event.statistics().committedTokens()}"
     else -> error("unknown event")
   }
 }
