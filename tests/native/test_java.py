@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import android_sample, arriving, native_generation
+from support import android_sample, arriving, canvas_text, native_generation
 from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
@@ -264,6 +264,24 @@ def test_texts_are_what_the_library_makes_of_them(
         ids = tokenizer.encode(text).ids
         decoded = tokenizer.decode(ids, skip_special_tokens=False).encode().hex()
         assert found == f"{ids}|{decoded}|{decoded}", text
+
+
+def test_a_canvas_is_drawn_as_plain_loops_draw_it(java: Java, tmp_path: Path) -> None:
+    lines, wanted = [" ".join("=" + text.hex() for text in canvas_text.TEXTS)], []
+    for seed in range(300):
+        lines.append("new")
+        events = canvas_text.random_events(seed)
+        for count, event in enumerate(events, 1):
+            ids = ",".join(map(str, event.tokens))
+            accepted = "".join("1" if flag else "0" for flag in event.accepted)
+            lines.append(f"{event.kind} {event.canvas} {event.step} {event.start} {ids} {accepted}".strip())
+            drawn = canvas_text.cells(events[:count])
+            parts = " ".join(f"{text.encode().hex()}:{state}" for text, state in canvas_text.parts(drawn))
+            step = event.step if event.kind != "done" else 0
+            wanted.append(f"{step}|{' '.join(':'.join(map(str, cell)) for cell in drawn)}|{parts}")
+    (tmp_path / "events").write_text("\n".join(lines))
+    said = java.run("io.edgekit.CanvasLines", tmp_path / "events").splitlines()
+    assert len(said) > 1000 and said == wanted
 
 
 # --- bundles that arrive ------------------------------------------------------------------------------------

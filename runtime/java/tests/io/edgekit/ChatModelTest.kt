@@ -1,6 +1,5 @@
 package io.edgekit
 
-import io.edgekit.sample.model.Canvas
 import io.edgekit.sample.model.ChatModel
 import io.edgekit.sample.model.ChatState
 import io.edgekit.sample.model.ChatState.Work
@@ -75,7 +74,7 @@ class ChatModelTest {
       model.whenOver()
       watch.cancel()
     }
-    assertTrue(seen.any { state -> state.step > 0 && state.canvas.any { it.state != Canvas.State.COMMITTED } })
+    assertTrue(seen.any { state -> state.step > 0 && state.canvas.any { it.state() != CanvasText.State.COMMITTED } })
     val last = model.state.value
     assertEquals(listOf(Message.user(question), Message.assistant(answer)), last.turns)
     assertNull(last.question)

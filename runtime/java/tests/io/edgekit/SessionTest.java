@@ -78,6 +78,43 @@ public final class SessionTest {
   }
 
   @Test
+  public void aScreenShowsWhatIsToldAndHowFastItComes() {
+    for (String bundle : new String[] {Bundles.GEMMA, Bundles.LLADA}) {
+      try (Session session = Session.open(bundle)) {
+        CanvasText canvas = new CanvasText();
+        StringBuilder text = new StringBuilder();
+        List<String> seen = new ArrayList<>();
+        double[] seconds = {0};
+        long began = System.nanoTime();
+        int[] tokens = answer(
+            session,
+            event -> {
+              canvas.fold(event);
+              seen.add(canvas.text(session.tokenizer()));
+              if (event instanceof Event.Text) text.append(((Event.Text) event).text());
+              if (!(event instanceof Event.Committed)) return;
+              GenerationStatistics soFar = ((Event.Committed) event).statistics();
+              assertSame(soFar, canvas.statistics());
+              assertEquals(FinishReason.NONE, soFar.finishReason());
+              assertTrue(soFar.seconds() > seconds[0] && soFar.tokensPerSecond() > 0);
+              seconds[0] = soFar.seconds();
+            });
+        double took = (System.nanoTime() - began) * 1e-9;
+        assertTrue(seen.toString(), seen.stream().anyMatch(each -> each.contains(CanvasText.OPEN)));
+        assertEquals(text.toString(), seen.get(seen.size() - 1));
+        assertArrayEquals(tokens, canvas.answer());
+        GenerationStatistics whole = canvas.statistics();
+        assertTrue(whole.seconds() >= seconds[0] && whole.seconds() <= took);
+        assertEquals(whole.committedTokens(), whole.tokensPerSecond() * whole.seconds(), 1e-6);
+      }
+    }
+    assertEquals(0, GenerationStatistics.STOPPED.tokensPerSecond(), 0);
+    assertThrows(NullPointerException.class, () -> new CanvasText().fold(null));
+    assertThrows(NullPointerException.class, () -> new CanvasText().parts((Tokenizer) null));
+    assertTrue(new CanvasText().cells().isEmpty() && new CanvasText().statistics() == null);
+  }
+
+  @Test
   public void aCancelledGenerationLeavesNothingBehind() {
     try (Session session = Session.open(Bundles.LLADA)) {
       int[] whole = answer(session, NOBODY);

@@ -5,7 +5,7 @@ import android.text.SpannableStringBuilder
 import android.text.Spanned
 import android.text.style.ForegroundColorSpan
 import android.text.style.StyleSpan
-import io.edgekit.sample.model.Canvas
+import io.edgekit.CanvasText
 import io.edgekit.sample.model.ChatState
 
 /** The conversation as a text view takes it: questions in bold, accepted tokens lighter than final ones, guesses faint. */
@@ -19,10 +19,10 @@ class ChatText(private val acceptedColor: Int, private val draftColor: Int) {
     state.question?.let { question(text, it) }
     if (state.question != null) text.append("\n\n")
     for (part in state.canvas) {
-      when (part.state) {
-        Canvas.State.COMMITTED -> text.append(part.text)
-        Canvas.State.ACCEPTED -> styled(text, part.text, ForegroundColorSpan(acceptedColor))
-        Canvas.State.DRAFT -> styled(text, part.text, ForegroundColorSpan(draftColor))
+      when (part.state()) {
+        CanvasText.State.COMMITTED -> text.append(part.text())
+        CanvasText.State.ACCEPTED -> styled(text, part.text(), ForegroundColorSpan(acceptedColor))
+        CanvasText.State.DRAFT -> styled(text, part.text(), ForegroundColorSpan(draftColor))
       }
     }
     return text

@@ -3,6 +3,7 @@ package io.edgekit.sample.model
 import io.edgekit.Benchmark
 import io.edgekit.Bundle
 import io.edgekit.BundleFetch
+import io.edgekit.CanvasText
 import io.edgekit.EdgeKitException
 import io.edgekit.Event
 import io.edgekit.FetchOptions
@@ -81,14 +82,12 @@ class ChatModel(private val folder: File, private val report: File) {
     try {
       val own = opened(budget)
       val conversation = shown.value.turns + Message.user(question)
-      var canvas = Canvas()
-      val start = System.nanoTime()
+      val canvas = CanvasText()
       own.events(conversation, GenerationSettings()).collect { event ->
         if (event is Event.Text) text.append(event.text())
-        canvas = canvas.with(event)
-        val rate = if (event is Event.Committed) canvas.committed * 1e9 / (System.nanoTime() - start) else null
-        val parts = canvas.parts { own.tokenizer().decode(it, true) }
-        shown.update { it.copy(canvas = parts, step = canvas.step, tokensPerSecond = rate ?: it.tokensPerSecond) }
+        canvas.fold(event)
+        val parts = canvas.parts(own.tokenizer())
+        shown.update { it.copy(canvas = parts, step = canvas.step(), tokensPerSecond = canvas.statistics()?.tokensPerSecond()) }
       }
     } finally {
       // What an answer that was stopped has is kept; one that has nothing is no turn.

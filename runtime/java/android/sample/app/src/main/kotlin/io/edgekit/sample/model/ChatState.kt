@@ -1,5 +1,6 @@
 package io.edgekit.sample.model
 
+import io.edgekit.CanvasText
 import io.edgekit.Message
 
 /** What the screen shows. */
@@ -14,9 +15,9 @@ data class ChatState(
   val turns: List<Message> = emptyList(),
   /** The question that is being answered, and how far its answer has resolved. */
   val question: String? = null,
-  val canvas: List<Canvas.Part> = emptyList(),
+  val canvas: List<CanvasText.Part> = emptyList(),
   val step: Long = 0,
-  /** Final tokens of the last answer by the time since it was asked for, encoding of the prompt included. */
+  /** Of the last answer, encoding of its prompt included. */
   val tokensPerSecond: Double? = null,
   /** Whether a report waits to be exported. */
   val hasReport: Boolean = false,
