@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support import arriving, native_generation
+from support import arriving, canvas_text, native_generation
 from support.bundles import make_bundle
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
@@ -70,10 +70,32 @@ def write(folder: Path) -> None:
     several = {"coreai": ("coreai", "27"), "coreml": ("coreml", "18"), "native": ("native", "")}
     arriving.make_set(folder / "several", several)
     _write_json(folder / "segments.json", segments)
+    _write_json(folder / "canvases.json", _canvases(150))
 
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
+
+
+def _canvases(count: int) -> dict[str, Any]:
+    """Random answers, with what is drawn after each of their events."""
+    answers = []
+    for seed in range(count):
+        events, drawn = canvas_text.random_events(seed), []
+        for number, event in enumerate(events, 1):
+            cells = canvas_text.cells(events[:number])
+            parts = canvas_text.parts(cells)
+            drawn.append(
+                {
+                    "event": event.to_dict(),
+                    "tokens": [token for _, token, _ in cells],
+                    "states": [canvas_text.STATES.index(state) for _, _, state in cells],
+                    "part_texts": [text for text, _ in parts],
+                    "part_states": [canvas_text.STATES.index(state) for _, state in parts],
+                }
+            )
+        answers.append(drawn)
+    return {"texts": [list(text) for text in canvas_text.TEXTS], "answers": answers}
 
 
 def _generation(bundle: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ SYSTEM_TYPES = frozenset(
     re.findall(
         r"\w+",
         """
-    Any App Array AttributedString Bool Button CancellationError CaseIterable Color ContinuousClock Data
+    Any App Array AttributedString Bool Button CancellationError CaseIterable Color Data
     Double Environment Error FileManager ForEach HStack Identifiable Int LazyVStack MainActor NSObject
     Never Observable ObservationIgnored Picker ProgressView Result Scene ScrollView Sendable ShareLink
     Spacer State String Task Text TextField TimelineView UIApplication UIApplicationDelegate

@@ -6,7 +6,8 @@ import EdgeKit
 import ExampleArguments
 import Foundation
 
-func line(_ event: Event) -> [String: Any] {
+/// nil for text, which tokens stand for here.
+func line(_ event: Event) -> [String: Any]? {
   switch event {
   case .draft(let draft):
     return [
@@ -15,11 +16,13 @@ func line(_ event: Event) -> [String: Any] {
     ]
   case .committed(let part):
     return ["event": "committed", "canvas": part.canvasIndex, "start": part.start, "ids": part.tokens]
+  case .text: return nil
   case .done(let found):
     return [
       "event": "done", "finish_reason": found.finishReason?.rawValue ?? "none",
       "denoising_steps": found.denoisingSteps, "forwards": found.forwards, "projections": found.projections,
       "prefills": found.prefills, "committed_tokens": found.committedTokens, "canvases": found.canvases,
+      "seconds": found.seconds,
     ]
   }
 }
@@ -30,7 +33,8 @@ do {
   while let word = words.next() { try given.take(word, from: &words) }
   let session = try await Session(path: given.bundle, options: given.session)
   for try await event in session.generate(given.prompt, settings: given.settings) {
-    let data = try JSONSerialization.data(withJSONObject: line(event), options: [.sortedKeys])
+    guard let object = line(event) else { continue }
+    let data = try JSONSerialization.data(withJSONObject: object, options: [.sortedKeys])
     print(String(decoding: data, as: UTF8.self))
   }
 } catch {

@@ -19,10 +19,19 @@ public struct CanvasText: Sendable, Equatable {
     public var state: State
   }
 
+  /// Text of neighbours in the same state.
+  public struct Part: Sendable, Equatable {
+    public var text: String
+    public var state: State
+  }
+
+  /// Stands for a place that has no text: one that is open, or behind the end.
+  public static let open = "·"
+
   public private(set) var cells: [Cell] = []
   /// Steps of the current canvas or block.
   public private(set) var step = 0
-  /// Of the whole generation, once it is done.
+  /// Counters until tokens were last committed, the rate of tokens among them; of the whole generation once it is done.
   public private(set) var statistics: GenerationStatistics?
 
   public init() {}
@@ -45,13 +54,65 @@ public struct CanvasText: Sendable, Equatable {
       }
     case .committed(let part):
       step = 0
-      cells.removeAll { $0.id >= part.start && $0.id < part.start + part.tokens.count || $0.state != .committed }
+      statistics = part.statistics
+      // A block of a longer answer: what follows it stays on the screen until the next step.
+      let later = cells.filter { $0.id >= part.start + part.tokens.count }
+      cells.removeAll { $0.state != .committed }
       for (offset, token) in part.tokens.enumerated() {
         cells.append(Cell(id: part.start + offset, token: token, state: .committed))
       }
+      cells += later
+    case .text: break
     case .done(let statistics):
       cells.removeAll { $0.state != .committed }
       self.statistics = statistics
     }
   }
+
+  /// The answer in pieces that are drawn alike; a place without a text is `open`.
+  public func parts(_ tokenizer: Tokenizer) throws(EdgeKitError) -> [Part] {
+    try parts { (tokens: [Int]) throws(EdgeKitError) -> String in try tokenizer.decode(tokens) }
+  }
+
+  /// The answer as one text, see `parts`.
+  public func text(_ tokenizer: Tokenizer) throws(EdgeKitError) -> String {
+    try parts(tokenizer).map(\.text).joined()
+  }
+
+  /// By `decode`, which makes text of tokens, without special ones.
+  func parts(decode: ([Int]) throws(EdgeKitError) -> String) throws(EdgeKitError) -> [Part] {
+    var made: [Part] = []
+    func add(_ text: String, _ state: State) {
+      if made.last?.state == state {
+        made[made.count - 1].text += text
+      } else {
+        made.append(Part(text: text, state: state))
+      }
+    }
+    let answer = self.answer
+    if !answer.isEmpty {
+      let said = try decode(answer)  // none where all of them are special
+      if !said.isEmpty { add(said, .committed) }
+    }
+    // One by one: a place that is open, or behind the end, is a special token and has no text.
+    let behind = Array(cells[answer.count...])
+    var texts: [String] = []
+    for cell in behind { texts.append(try decode([cell.token])) }
+    var at = 0
+    while at < behind.count {
+      var (text, state, next) = (texts[at], behind[at].state, at + 1)
+      if Self.isPartial(text) {  // of a character that several tokens make: they are drawn together
+        while next < behind.count && Self.isPartial(texts[next]) {
+          state = min(state, behind[next].state)
+          next += 1
+        }
+        text = try decode(behind[at..<next].map(\.token))
+      }
+      add(text.isEmpty ? Self.open : text, state)
+      at = next
+    }
+    return made
+  }
+
+  private static func isPartial(_ text: String) -> Bool { text.unicodeScalars.contains { $0 == "\u{FFFD}" } }
 }

@@ -251,11 +251,18 @@ extension Event {
           canvasIndex: Int(event.canvas_index), step: Int(event.step), start: Int(event.start), tokens: tokens,
           accepted: accepted))
     case EK_EVENT_COMMITTED:
-      self = .committed(Committed(canvasIndex: Int(event.canvas_index), start: Int(event.start), tokens: tokens))
+      self = .committed(
+        Committed(
+          canvasIndex: Int(event.canvas_index), start: Int(event.start), tokens: tokens,
+          statistics: Self.statistics(of: event)))
     case EK_EVENT_DONE:
-      self = .done(event.statistics.map { GenerationStatistics($0.pointee) } ?? GenerationStatistics())
+      self = .done(Self.statistics(of: event))
     default:
       return nil
     }
+  }
+
+  private static func statistics(of event: ek_event) -> GenerationStatistics {
+    event.statistics.map { GenerationStatistics($0.pointee) } ?? GenerationStatistics()
   }
 }

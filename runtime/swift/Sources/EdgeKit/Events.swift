@@ -1,9 +1,13 @@
-/// What a generation reports. The answer is the tokens of all `committed` events, one after the other.
+/// What a generation reports. The answer is the tokens of all `committed` events, one after the other, its text that of all
+/// `text` events.
 public enum Event: Sendable, Equatable {
   /// After a denoising step; nothing in it is final.
   case draft(Draft)
   /// Final tokens.
   case committed(Committed)
+  /// Text that has become certain with committed tokens: whole characters, never taken back. A character may be spread over
+  /// several tokens, so the last of it comes before `done`. There is none where the session has no tokenizer.
+  case text(String)
   /// The last event of a generation that was neither stopped nor failed.
   case done(GenerationStatistics)
 }
@@ -36,11 +40,16 @@ public struct Committed: Sendable, Equatable {
   /// Place of `tokens[0]` in the answer.
   public var start: Int
   public var tokens: [Int]
+  /// Counters so far, these tokens with them; how it ends is not known yet.
+  public var statistics: GenerationStatistics
 
-  public init(canvasIndex: Int, start: Int, tokens: [Int]) {
+  public init(
+    canvasIndex: Int, start: Int, tokens: [Int], statistics: GenerationStatistics = GenerationStatistics()
+  ) {
     self.canvasIndex = canvasIndex
     self.start = start
     self.tokens = tokens
+    self.statistics = statistics
   }
 }
 
@@ -68,6 +77,12 @@ public struct GenerationStatistics: Sendable, Equatable {
   public var committedTokens = 0
   /// Canvases or blocks begun.
   public var canvases = 0
+  /// Since the generation began: encoding of the prompt and reading of weights with it. Measured, so that equal generations
+  /// differ in it.
+  public var seconds = 0.0
 
   public init() {}
+
+  /// Final tokens over the whole time; 0 where there are none.
+  public var tokensPerSecond: Double { seconds > 0 ? Double(committedTokens) / seconds : 0 }
 }

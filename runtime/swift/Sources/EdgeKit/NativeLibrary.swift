@@ -53,5 +53,6 @@ extension GenerationStatistics {
     prefills = Int(found.prefills)
     committedTokens = Int(found.committed_tokens)
     canvases = Int(found.canvases)
+    seconds = found.seconds
   }
 }

@@ -62,12 +62,14 @@ public final class Session: Sendable {
 
   /// Generates behind `prompt`, token ids of the bundle's tokenizer, chat template included where the model wants one.
   ///
+  /// Committed tokens come with their text, see `Event.text`.
+  ///
   /// The stream ends after `done`, or throws an `EdgeKitError`. To cancel, cancel the task that iterates, or stop
   /// iterating: computation ends at the next step boundary, and other generations of this session come after it.
   public func generate(
     _ prompt: [Int], settings: GenerationSettings = GenerationSettings()
   ) -> AsyncThrowingStream<Event, any Error> {
-    core.generate(prompt, settings)
+    core.generate(prompt, settings, try? text.get())
   }
 
   /// The bundle's tokenizer. Throws where it has none, or one that the core does not read: then prompts and answers are
@@ -90,14 +92,9 @@ public final class Session: Sendable {
     let task = Task {
       do {
         let tokenizer = try self.tokenizer()
-        let stream = try TextStream(tokenizer)
         for try await event in self.generate(try tokenizer.prompt(conversation), settings: settings) {
-          guard case .committed(let part) = event else { continue }
-          let text = try stream.push(part.tokens)
-          if !text.isEmpty { continuation.yield(text) }
+          if case .text(let part) = event { continuation.yield(part) }
         }
-        let rest = try stream.finish()
-        if !rest.isEmpty { continuation.yield(rest) }
         continuation.finish()
       } catch {
         continuation.finish(throwing: error)
@@ -178,8 +175,10 @@ private final class Core: Sendable {
     }
   }
 
-  func generate(_ prompt: [Int], _ settings: GenerationSettings) -> AsyncThrowingStream<Event, any Error> {
-    // Unbounded: every event is wanted, and there is one a step.
+  func generate(
+    _ prompt: [Int], _ settings: GenerationSettings, _ tokenizer: Tokenizer?
+  ) -> AsyncThrowingStream<Event, any Error> {
+    // Unbounded: every event is wanted, and there are few a step.
     let (stream, continuation) = AsyncThrowingStream.makeStream(of: Event.self, throwing: (any Error).self)
     let request = StopRequest()
     guard let id = begin(request) else {
@@ -188,7 +187,7 @@ private final class Core: Sendable {
     }
     continuation.onTermination = { if case .cancelled = $0 { request.stop(.cancelled) } }
     let taken = thread.submit { engine in
-      let outcome = Self.run(engine, prompt, settings, request) { continuation.yield($0) }
+      let outcome = Self.run(engine, prompt, settings, request, tokenizer) { continuation.yield($0) }
       self.state.withLock { $0.requests[id] = nil }
       continuation.finish(throwing: outcome)
     }
@@ -251,15 +250,17 @@ private final class Core: Sendable {
   /// The error that the stream ends with; nil after a cancellation too, which its consumer asked for.
   private static func run(
     _ engine: Result<any Engine, EdgeKitError>, _ prompt: [Int], _ settings: GenerationSettings,
-    _ request: StopRequest, _ yield: (Event) -> Void
+    _ request: StopRequest, _ tokenizer: Tokenizer?, _ yield: (Event) -> Void
   ) -> EdgeKitError? {
     do throws(EdgeKitError) {
       let engine = try engine.get()
       if request.current == .none {
+        let text = try EventText(tokenizer)
         try engine.generate(prompt: prompt, settings: settings) { event in
-          yield(event)
-          return request.current == .none
+          text.pass(event, to: yield)
+          return text.failure == nil && request.current == .none
         }
+        if let failure = text.failure { throw failure }
       }
     } catch {
       return error

@@ -167,4 +167,25 @@ final class ArrayTests: XCTestCase {
     XCTAssertEqual(text.answer, [4, 6, 7, 1])
     XCTAssertEqual(text.statistics, GenerationStatistics())
   }
+
+  /// Against the plain loops of tests/support/canvas_text.py.
+  func testCanvasesAreDrawnAsRecorded() throws {
+    let recorded: RecordedCanvases = try Fixtures().decode("canvases.json")
+    let bytes = recorded.texts.map { text in text.map { UInt8($0) } }
+    XCTAssertGreaterThan(recorded.answers.count, 100)
+    for (index, answer) in recorded.answers.enumerated() {
+      var canvas = CanvasText()
+      for drawn in answer {
+        canvas.fold(drawn.event.event)
+        XCTAssertEqual(canvas.cells.map(\.token), drawn.tokens, "\(index)")
+        XCTAssertEqual(canvas.cells.map(\.id), Array(drawn.tokens.indices), "\(index)")
+        XCTAssertEqual(canvas.cells.map(\.state.rawValue), drawn.states, "\(index)")
+        let parts = try canvas.parts { (tokens: [Int]) throws(EdgeKitError) -> String in
+          String(decoding: tokens.flatMap { bytes[$0] }, as: UTF8.self)
+        }
+        XCTAssertEqual(parts.map(\.text), drawn.partTexts, "\(index)")
+        XCTAssertEqual(parts.map(\.state.rawValue), drawn.partStates, "\(index)")
+      }
+    }
+  }
 }

@@ -62,7 +62,8 @@ struct RecordedEvent: Codable, Equatable {
     accepted = try container.decode([Int].self, forKey: .accepted)
   }
 
-  init(_ event: Event) {
+  /// nil for text, which the C ABI has no events of.
+  init?(_ event: Event) {
     (kind, canvas, step, start, ids, accepted) = ("done", 0, 0, 0, [], [])
     switch event {
     case .draft(let draft):
@@ -72,13 +73,46 @@ struct RecordedEvent: Codable, Equatable {
     case .committed(let part):
       kind = "committed"
       (canvas, start, ids) = (part.canvasIndex, part.start, part.tokens)
+    case .text: return nil
     case .done: break
     }
   }
 }
 
+/// Random events of answers, and what is to be drawn after each of them.
+struct RecordedCanvases: Decodable {
+  struct Drawn: Decodable {
+    var event: RecordedEvent
+    var tokens: [Int]
+    var states: [Int]
+    var partTexts: [String]
+    var partStates: [Int]
+
+    enum CodingKeys: String, CodingKey {
+      case event, tokens, states
+      case partTexts = "part_texts"
+      case partStates = "part_states"
+    }
+  }
+
+  /// Bytes of tokens.
+  var texts: [[Int]]
+  var answers: [[Drawn]]
+}
+
+extension RecordedEvent {
+  var event: Event {
+    switch kind {
+    case "draft":
+      .draft(Draft(canvasIndex: canvas, step: step, start: start, tokens: ids, accepted: accepted.map { $0 != 0 }))
+    case "committed": .committed(Committed(canvasIndex: canvas, start: start, tokens: ids))
+    default: .done(GenerationStatistics())
+    }
+  }
+}
+
 extension GenerationStatistics {
-  /// By the names of the C ABI.
+  /// What equal generations have in common, by the names of the C ABI.
   var plain: [String: JSONValue] {
     func integer(_ value: Int) -> JSONValue { .integer(Int64(value)) }
     return [

@@ -32,7 +32,7 @@
               events.append(event)
               if events.count == 2 { pressure.send(level) }
             }
-            XCTAssertEqual(events.map(RecordedEvent.init), expected.events, "\(name) \(level)")
+            XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, "\(name) \(level)")
           }
           let left = try await session.statistics().pinnedBytes
           XCTAssertEqual(left, 0)

@@ -12,12 +12,36 @@ final class NativeTests: XCTestCase {
       let session = try await Session(path: expected.bundle)
       for _ in 0..<2 {
         let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+        XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, expected.bundle)
         guard case .done(let statistics) = events.last else { return XCTFail("the last event is not done") }
         XCTAssertEqual(statistics.plain, expected.statistics)
+        try checkTextAndRate(events, statistics, session)
       }
       await session.close()
     }
+  }
+
+  /// Text is that of the tokens, and what a screen shows ends as both; seconds only grow.
+  private func checkTextAndRate(_ events: [Event], _ statistics: GenerationStatistics, _ session: Session) throws {
+    let tokenizer = try session.tokenizer()
+    var (text, tokens, seconds, canvas) = ("", [Int](), 0.0, CanvasText())
+    for event in events {
+      canvas.fold(event)
+      switch event {
+      case .text(let part): text += part
+      case .committed(let part):
+        tokens += part.tokens
+        XCTAssertGreaterThan(part.statistics.seconds, seconds)
+        seconds = part.statistics.seconds
+      case .draft, .done: break
+      }
+    }
+    XCTAssertEqual(text, try tokenizer.decode(tokens))
+    XCTAssertEqual(canvas.answer, tokens)
+    XCTAssertEqual(try canvas.text(tokenizer), text)
+    XCTAssertEqual(canvas.statistics, statistics)
+    XCTAssertGreaterThanOrEqual(statistics.seconds, seconds)
+    XCTAssertEqual(statistics.tokensPerSecond * statistics.seconds, Double(statistics.committedTokens), accuracy: 1e-6)
   }
 
   func testTheSameTokensComeOutOfStreamedWeights() async throws {
@@ -25,7 +49,7 @@ final class NativeTests: XCTestCase {
       let session = try await Session(
         path: expected.bundle, options: SessionOptions(threads: 1, residentBytes: 0), memoryPressure: nil)
       let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-      XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+      XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, expected.bundle)
       let statistics = try await session.statistics()
       XCTAssertEqual(statistics.pinnedBytes, 0)
       XCTAssertGreaterThan(statistics.bytesRead, 0)
@@ -45,7 +69,7 @@ final class NativeTests: XCTestCase {
           if events.count == 2 { pressure.send(level) }
           return true
         }
-        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+        XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, expected.bundle)
         let statistics = try model.statistics()
         XCTAssertLessThanOrEqual(statistics.pinnedBytes, most)
         XCTAssertEqual(statistics.bytesRead > 0, level > .normal)
@@ -62,7 +86,7 @@ final class NativeTests: XCTestCase {
       let held = try await session.statistics().pinnedBytes
       XCTAssertEqual(held, 0)
       let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-      XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+      XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, expected.bundle)
       await session.close()
       pressure.send(.critical)
     }
@@ -85,7 +109,7 @@ final class NativeTests: XCTestCase {
         pressure.send(.critical)
         answers.append(try await collect(session.generate([4, 9], settings: settings)))
       }
-      XCTAssertEqual(answers[0], answers[1])
+      XCTAssertEqual(answers[0].compactMap(RecordedEvent.init), answers[1].compactMap(RecordedEvent.init))
       let length = try await sessions[1].info().prefixLength
       XCTAssertGreaterThan(length, expected.prompt.count)
       continued += 1
@@ -101,9 +125,9 @@ final class NativeTests: XCTestCase {
       seen.append(event)
       if seen.count == 2 { break }
     }
-    XCTAssertEqual(seen.map(RecordedEvent.init), Array(expected.events.prefix(2)))
+    XCTAssertEqual(seen.compactMap(RecordedEvent.init), Array(expected.events.prefix(2)))
     let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-    XCTAssertEqual(events.map(RecordedEvent.init), expected.events)
+    XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events)
   }
 
   func testErrorsOfTheLibraryHaveTheirOwnCases() async throws {

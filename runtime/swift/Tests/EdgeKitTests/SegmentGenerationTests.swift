@@ -31,7 +31,7 @@ final class SegmentGenerationTests: XCTestCase {
         let replay = Replay(try Recording(name))
         let session = try await open(expected, replay, SessionOptions(residentBytes: resident))
         let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, name)
+        XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, name)
         XCTAssertEqual(replay.unused, [], name)
         let statistics = try await session.statistics()
         XCTAssertEqual(statistics.pinnedBytes == 0, resident == 0)
@@ -62,7 +62,7 @@ final class SegmentGenerationTests: XCTestCase {
           sent.wait()
         }
         let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, "\(name) \(place)")
+        XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, "\(name) \(place)")
         XCTAssertEqual(replay.unused, [], name)
         let after = try await session.statistics()
         XCTAssertLessThanOrEqual(after.pinnedBytes, levels.count == 1 ? 0 : all / 4)
@@ -71,7 +71,7 @@ final class SegmentGenerationTests: XCTestCase {
         // The session goes on with what is left.
         replay.restart()
         let again = try await collect(session.generate(expected.prompt, settings: expected.settings))
-        XCTAssertEqual(again.map(RecordedEvent.init), expected.events, name)
+        XCTAssertEqual(again.compactMap(RecordedEvent.init), expected.events, name)
       }
     }
   }
@@ -102,7 +102,7 @@ final class SegmentGenerationTests: XCTestCase {
         }
         replay.restart()
         let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, name)
+        XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, name)
       }
     }
   }
@@ -150,7 +150,7 @@ final class SegmentGenerationTests: XCTestCase {
       task.cancel()
       let seen = try await task.value
       left.signal()
-      XCTAssertEqual(seen.map(RecordedEvent.init), Array(expected.events.prefix(seen.count)), name)
+      XCTAssertEqual(seen.compactMap(RecordedEvent.init), Array(expected.events.prefix(seen.count)), name)
       // The pass that ran came to its end, and no other began.
       _ = try await session.info()
       XCTAssertGreaterThan(replay.count, place)
@@ -159,7 +159,7 @@ final class SegmentGenerationTests: XCTestCase {
       XCTAssertEqual(replay.openNow, 0, "what was opened ahead is closed")
       replay.restart()
       let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
-      XCTAssertEqual(events.map(RecordedEvent.init), expected.events, name)
+      XCTAssertEqual(events.compactMap(RecordedEvent.init), expected.events, name)
     }
   }
 

@@ -7,9 +7,6 @@ struct CanvasView: View {
   let canvas: CanvasText
   let tokenizer: Tokenizer?
 
-  /// Stands for a place that is open or behind the end: a special token, which has no text.
-  private static let open = "·"
-
   var body: some View {
     Text(styled)
       .font(.body.monospaced())
@@ -18,15 +15,19 @@ struct CanvasView: View {
   }
 
   private var styled: AttributedString {
-    var text = AttributedString(decoded(canvas.answer))
-    for cell in canvas.cells where cell.state != .committed {
-      let said = decoded([cell.token])
-      var piece = AttributedString(said.isEmpty ? Self.open : said)
-      piece.foregroundColor = cell.state == .accepted ? Color.secondary : Color.gray.opacity(0.4)
+    var text = AttributedString()
+    for part in parts {
+      var piece = AttributedString(part.text)
+      if part.state != .committed {
+        piece.foregroundColor = part.state == .accepted ? Color.secondary : Color.gray.opacity(0.4)
+      }
       text += piece
     }
     return text
   }
 
-  private func decoded(_ tokens: [Int]) -> String { (try? tokenizer?.decode(tokens)) ?? "" }
+  private var parts: [CanvasText.Part] {
+    guard let tokenizer else { return [] }
+    return (try? canvas.parts(tokenizer)) ?? []
+  }
 }

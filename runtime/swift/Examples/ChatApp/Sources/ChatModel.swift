@@ -25,7 +25,7 @@ final class ChatModel {
   private(set) var question: String?
   private(set) var canvas = CanvasText()
   private(set) var tokenizer: Tokenizer?
-  /// Final tokens of the last answer by the time since it was asked for, encoding of the prompt included.
+  /// Of the last answer, encoding of its prompt included.
   private(set) var tokensPerSecond: Double?
   /// The report of the last measurement.
   private(set) var report: URL?
@@ -86,13 +86,12 @@ final class ChatModel {
       let tokenizer = try session.tokenizer()
       self.tokenizer = tokenizer
       let prompt = try tokenizer.prompt(self.turns + [Message(.user, question)])
-      let clock = ContinuousClock()
-      let start = clock.now
-      defer { self.keep(question, tokenizer) }
+      var text = ""
+      defer { self.keep(question, text) }
       for try await event in session.generate(prompt) {
         self.canvas.fold(event)
-        guard case .committed = event else { continue }
-        self.tokensPerSecond = Double(self.canvas.answer.count) / ((clock.now - start) / .seconds(1))
+        if case .text(let part) = event { text += part }
+        self.tokensPerSecond = self.canvas.statistics?.tokensPerSecond
       }
     }
   }
@@ -153,8 +152,7 @@ final class ChatModel {
   }
 
   /// An answer that was stopped is kept as far as it is final; one that has nothing is no turn.
-  private func keep(_ question: String, _ tokenizer: Tokenizer) {
-    let text = (try? tokenizer.decode(canvas.answer)) ?? ""
+  private func keep(_ question: String, _ text: String) {
     if !text.isEmpty { turns += [Message(.user, question), Message(.assistant, text)] }
     canvas = CanvasText()
   }
