@@ -152,7 +152,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def npu(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Properties that NpuTest looks up: none where the emulation of Qualcomm's NPU is not installed."""
+    """Properties that NpuTest and ChatOnNpuTest look up: none where the NPU's emulation is not installed."""
     folder = folder_of("onnxruntime_qnn")
     if folder is None:
         return []
@@ -601,9 +601,12 @@ def kotlin(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Java:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TESTS.glob("*Test.kt")))
-def test_in_kotlin(kotlin: Java, bundles: list[str], served: list[str], name: str) -> None:
+def test_in_kotlin(
+    kotlin: Java, bundles: list[str], served: list[str], name: str, request: pytest.FixtureRequest
+) -> None:
     """Android's worker among them, over stand-ins for WorkManager's classes, and what its sample does."""
-    kotlin.junit(name, [*bundles, *served])
+    further = request.getfixturevalue("npu") if name == "ChatOnNpuTest" else []
+    kotlin.junit(name, [*bundles, *served, *further])
 
 
 def test_the_sample_application_compiles(kotlin: Java, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -65,7 +66,8 @@ def test_every_resource_is_used() -> None:
 
 def test_versions_stand_in_one_place() -> None:
     versions = catalog()["versions"]
-    assert {"android", "kotlin", "coroutines", "compile-sdk", "min-sdk"} == versions.keys()
+    named = {"android", "kotlin", "coroutines", "onnxruntime", "onnxruntime-qnn", "compile-sdk", "min-sdk"}
+    assert named == versions.keys()
     asked = ElementTree.parse(PACKAGE / "android" / "AndroidManifest.xml").getroot().find("uses-sdk")
     assert asked is not None and versions["min-sdk"] == asked.attrib[f"{ANDROID}minSdkVersion"]
     scripts = {path.relative_to(FOLDER).as_posix(): path.read_text() for path in FOLDER.rglob("*.kts")}
@@ -77,8 +79,23 @@ def test_versions_stand_in_one_place() -> None:
     assert used == catalog()["plugins"].keys()
     sizes = re.findall(r"libs\.versions\.([\w.]+)\.get\(\)", scripts["app/build.gradle.kts"])
     assert {name.replace(".", "-") for name in sizes} == {"compile-sdk", "min-sdk"}
-    (library,) = re.findall(r"implementation\(libs\.([\w.]+)\)", scripts["app/build.gradle.kts"])
-    assert {library.replace(".", "-")} == catalog()["libraries"].keys()
+    libraries = re.findall(r"implementation\(libs\.([\w.]+)\)", scripts["app/build.gradle.kts"])
+    assert {name.replace(".", "-") for name in libraries} == catalog()["libraries"].keys()
+
+
+def test_it_has_what_the_npu_takes() -> None:
+    """As the page for Java says it."""
+    page = (PACKAGE.parents[1] / "docs" / "java.md").read_text(encoding="utf-8")
+    libraries: dict[str, Any] = catalog()["libraries"]
+    for library in (libraries["onnxruntime-android"], libraries["onnxruntime-qnn"]):
+        version = catalog()["versions"][library["version"]["ref"]]
+        assert f'implementation("{library["module"]}:{version}")' in page
+    (asked,) = ElementTree.parse(MANIFEST).getroot().iter("uses-native-library")
+    said = {key.removeprefix(ANDROID): value for key, value in asked.attrib.items()}
+    assert said == {"name": "libcdsprpc.so", "required": "false"}
+    assert '<uses-native-library android:name="libcdsprpc.so" android:required="false" />' in page
+    (folder,) = re.findall(r"packaging \{ .* \}", (FOLDER / "app" / "build.gradle.kts").read_text())
+    assert f"(`{folder}`)" in page
 
 
 def test_the_build_names_what_is_there() -> None:

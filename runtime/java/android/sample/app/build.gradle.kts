@@ -23,6 +23,9 @@ android {
 
   kotlinOptions { jvmTarget = "17" }
 
+  // Files in the folder of the application's libraries: the NPU's own part of Qualcomm's is looked for there.
+  packaging { jniLibs { useLegacyPackaging = true } }
+
   // The flows of edgekit's Kotlin, which the AAR has only where it was made with --kotlinc.
   sourceSets["main"].kotlin.srcDir("../../../kotlin")
 }
@@ -30,4 +33,7 @@ android {
 dependencies {
   implementation(files("libs/edgekit.aar"))
   implementation(libs.coroutines.android)
+  // What bundles for Qualcomm's NPU run over, the second under Qualcomm's terms.
+  implementation(libs.onnxruntime.android)
+  implementation(libs.onnxruntime.qnn)
 }

@@ -2,6 +2,10 @@ package android.content;
 
 /** Stands for Android's, with what applications here use of it, by the names and types of its documentation. */
 public class Context {
+  public android.content.pm.ApplicationInfo getApplicationInfo() {
+    return null;
+  }
+
   public java.io.File getFilesDir() {
     return null;
   }

@@ -31,6 +31,7 @@ class ChatActivity : Activity() {
   private val chat by lazy { findViewById<TextView>(R.id.chat) }
   private val message by lazy { findViewById<TextView>(R.id.message) }
   private val memory by lazy { findViewById<TextView>(R.id.memory) }
+  private val processor by lazy { findViewById<TextView>(R.id.processor) }
   private val speed by lazy { findViewById<TextView>(R.id.speed) }
   private val prompt by lazy { findViewById<EditText>(R.id.prompt) }
   private val ask by lazy { findViewById<Button>(R.id.ask) }
@@ -105,6 +106,11 @@ class ChatActivity : Activity() {
     // The fetch is the application's own: it pauses where the system ends the process.
     arrived.keepScreenOn = state.work == Work.FETCHING
     speed.text = state.tokensPerSecond?.let { getString(R.string.speed, it) } ?: ""
+    processor.text = when (state.hasNpu) {
+      null -> ""
+      true -> getString(R.string.npu)
+      false -> getString(R.string.no_npu, state.whyNoNpu)
+    }
     message.text = state.message ?: told(state)
     chat.text = drawn.of(state)
     if (state.work == Work.ANSWERING) scroll.post { scroll.fullScroll(View.FOCUS_DOWN) }

@@ -10,6 +10,7 @@ import io.edgekit.FetchOptions
 import io.edgekit.GenerationSettings
 import io.edgekit.Library
 import io.edgekit.Message
+import io.edgekit.Npu
 import io.edgekit.Session
 import io.edgekit.SessionOptions
 import io.edgekit.Tokenizer
@@ -38,9 +39,10 @@ import kotlinx.coroutines.runInterruptible
  * What the application does: brings a bundle to [folder], answers with it, measures it. It knows nothing of Android, and its
  * calls, of one thread, return at once; [state] says what becomes of them.
  *
- * One piece of work runs at a time, and while it does others are not begun. [stop] ends any of them.
+ * One piece of work runs at a time, and while it does others are not begun. [stop] ends any of them. The first of them looks for
+ * [npu]: where there is none, bundles for the processor are fetched and run.
  */
-class ChatModel(private val folder: File, private val report: File) {
+class ChatModel(private val folder: File, private val report: File, private val npu: Npu? = null) {
   private val scope = CoroutineScope(SupervisorJob() + Dispatchers.IO)
   private val shown = MutableStateFlow(ChatState(hasBundle = hasBundle(), hasReport = report.isFile))
   private var job: Job? = null
@@ -142,6 +144,7 @@ class ChatModel(private val folder: File, private val report: File) {
     shown.update { it.copy(work = work, message = null) }
     val own = scope.launch {
       try {
+        lookForNpu()
         body()
       } catch (error: EdgeKitException) {
         tell(error)
@@ -153,6 +156,17 @@ class ChatModel(private val folder: File, private val report: File) {
     }
     job = own
     own.invokeOnCompletion { shown.update { it.copy(work = Work.NONE) } }  // also where it was stopped before it began
+  }
+
+  /** Which bundle is fetched, or opened of several, depends on it. */
+  private fun lookForNpu() {
+    if (npu == null || shown.value.hasNpu != null) return
+    try {
+      npu.load()
+      shown.update { it.copy(hasNpu = true) }
+    } catch (error: EdgeKitException) {
+      shown.update { it.copy(hasNpu = false, whyNoNpu = error.message) }
+    }
   }
 
   private fun opened(budget: Long): Session {

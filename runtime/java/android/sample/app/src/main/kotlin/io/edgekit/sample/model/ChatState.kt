@@ -19,6 +19,9 @@ data class ChatState(
   val step: Long = 0,
   /** Of the last answer, encoding of its prompt included. */
   val tokensPerSecond: Double? = null,
+  /** Whether bundles for an NPU run here, else why not: one line. Unknown until the first piece of work has looked. */
+  val hasNpu: Boolean? = null,
+  val whyNoNpu: String? = null,
   /** Whether a report waits to be exported. */
   val hasReport: Boolean = false,
   /** How the last work ended where it did not end well: one line. */
