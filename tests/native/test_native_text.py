@@ -29,12 +29,17 @@ from edgekit.flashload.errors import EdgekitError, InvalidRequest, MalformedFile
 from edgekit.runtime.tokenizer.core_text import CoreText
 from edgekit.tools.bench.mixed_text import lines
 
-#: How published tokenizers split: GPT-4's kind with two limits of digits, and Mistral's.
+#: How published tokenizers split: GPT-4's kind with two limits of digits, LLaDA's, and Mistral's.
 LLAMA = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
 QWEN = LLAMA.replace("{1,3}", "")
+#: LLaDA's and Ling's, with repetitions that give nothing back.
+LING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+    r"|\s+(?!\S)|\s+"
+)
 MISTRAL = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -128,6 +133,7 @@ UNKNOWN = {"unk_token": "<unk>", "fuse_unk": True}
 KINDS: dict[str, Callable[[], Tokenizer]] = {
     "llama": lambda: trained(byte_level(LLAMA), ignore_merges=True),
     "qwen": lambda: trained(byte_level(QWEN, normalizers.NFC())),
+    "ling": lambda: trained(byte_level(LING)),
     "mistral": lambda: trained(byte_level(MISTRAL)),
     "digits": lambda: trained(byte_level(QWEN, before=[pre_tokenizers.Digits(individual_digits=True)])),
     "inverse": lambda: trained(
@@ -250,6 +256,8 @@ def test_a_long_text_is_decoded_piece_by_piece() -> None:
         "[a-z&&[^b]]+", r"\p{Lu}", r"\P{L}+", r"\p{^L}+", r"[\s\S]", r"\s+(?!\S)|\s+", r"\s+(?=\s)|.",
         r"(?i:k|S)", r"\x41|\x{1F600}", r"[\]\-a]+", r"[-a]+", r"[a-]+", r".+", r"\w+", r"\W",
         r"\d{1,3}(?:,\d)*", r"a|b(?!c)|bc", r"[\r\n]+|\t",
+        r"a++", "(?:a?+b)*ac", "[ab]?+c", "[a-c]*+[d-z]", "(?:a++|b)+c?", " ?[^a-c]++[ab]*", "(?i:k*+s++)",
+        r"a++(?!a)|.", "[ab]++(?:|a)",
         r"(?:a|b)*c", r"(?i:don't|'ve)", r"[\p{L}\p{M}']+", r"\n", r"\\|\.", "ü|é+", "a{,2}b",
     ],
 )  # fmt: skip
@@ -388,7 +396,11 @@ def around(count: int) -> dict[str, Any]:
         (with_expression("(a)"), UnsupportedBundle, "a group of this kind at byte 0"),
         (with_expression("a*"), UnsupportedBundle, "matches a text of no length"),
         (with_expression(r"(?<=a)b"), UnsupportedBundle, "a group of this kind"),
-        (with_expression(r"a++"), UnsupportedBundle, "gives nothing back"),
+        (with_expression("a++a"), UnsupportedBundle, "gives nothing back at byte 1"),
+        (with_expression("b[ab]++(?!b)"), UnsupportedBundle, "gives nothing back at byte 5"),
+        (with_expression("(?:ba?+)*ac"), UnsupportedBundle, "gives nothing back"),
+        (with_expression("(?:ab)++"), UnsupportedBundle, "gives nothing back"),
+        (with_expression("a{2,3}+"), UnsupportedBundle, "gives nothing back"),
         (with_expression(r"(?i:ss)"), UnsupportedBundle, "in another case"),
         (with_expression(r"\p{Greek}"), UnsupportedBundle, "a property"),
         (with_expression("[a"), UnsupportedBundle, "a set without an end"),

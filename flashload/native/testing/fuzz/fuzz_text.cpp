@@ -107,7 +107,7 @@ const char *const kBytes =
     R"({"version": "1.0", "truncation": null, "added_tokens": [{"id": 9, "content": "<|end|>", "single_word": false, )"
     R"("lstrip": true, "rstrip": true, "normalized": false, "special": true}, {"content": "two", "normalized": true}], )"
     R"("normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", )"
-    R"("individual_digits": true}, {"type": "Split", "pattern": {"Regex": "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+)"
+    R"("individual_digits": true}, {"type": "Split", "pattern": {"Regex": "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+)"
     R"(|\\p{N}{1,3}| ?[^\\s\\p{L}&&[^a-c]]+[\\r\\n]*?|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": false}, )"
     R"({"type": "ByteLevel", "add_prefix_space": true, "use_regex": true}]}, "post_processor": {"type": "Sequence", )"
     R"("processors": [{"type": "ByteLevel"}, {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, )"

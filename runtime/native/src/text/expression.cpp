@@ -32,6 +32,8 @@ struct Node {
   std::vector<NodePtr> parts;   // of sequence and alternatives all, of repeat one
   std::size_t least = 0, most = 0;  // of repeat; most is kEndless where nothing bounds it
   bool greedy = true;           // of repeat
+  bool keeps = false;           // of repeat: gives nothing back
+  std::size_t at = 0;           // of one that does so: where in the pattern it says so
   bool negative = false;        // of look: what follows may be the end of the text
 };
 
@@ -60,6 +62,7 @@ class ExpressionCompiler {
     if (at_ != pattern_.size()) unsupported("a closing bracket without an opening one", at_);
     const std::size_t end = add({Step::Kind::match, 0, false, 0, 0});
     start_ = lay(*root, end);
+    check_kept();
     divide();
     tabulate();
   }
@@ -313,6 +316,7 @@ class ExpressionCompiler {
     for (bool again = false;; again = true) {
       const std::size_t begin = at_;
       std::size_t least = 0, most = kEndless;
+      bool bounded = false;
       if (accept("*")) {
       } else if (accept("+")) {
         least = 1;
@@ -320,6 +324,7 @@ class ExpressionCompiler {
         most = 1;
       } else if (accept("{")) {
         bounds(least, most, begin);
+        bounded = true;
       } else {
         return node;
       }
@@ -328,8 +333,13 @@ class ExpressionCompiler {
       whole->least = least;
       whole->most = most;
       whole->parts.push_back(std::move(node));
-      if (peek() == '+') unsupported("a repetition that gives nothing back", begin);
-      whole->greedy = !accept("?");
+      if (accept("+")) {
+        if (bounded || whole->parts.front()->kind != Node::Kind::set) unsupported(kKeeps, begin);
+        whole->keeps = true;
+        whole->at = begin;
+      } else {
+        whole->greedy = !accept("?");
+      }
       node = std::move(whole);
     }
   }
@@ -386,6 +396,7 @@ class ExpressionCompiler {
         break;
     }
     const Node &part = *node.parts.front();
+    if (node.keeps) kept_.push_back({part.set, next, node.at});
     if (node.most == kEndless) {
       const std::size_t loop = fork(0, 0);
       const std::size_t body = lay(part, loop);
@@ -401,6 +412,34 @@ class ExpressionCompiler {
     }
     for (std::size_t i = 0; i < node.least; ++i) next = lay(part, next);
     return next;
+  }
+
+  // A repetition that gives nothing back (++) finds what a greedy one does where nothing is won by giving back: what
+  // follows always matches, or begins with none of its characters. No other is known.
+  void check_kept() {
+    seen_.assign(steps_.size(), 0);
+    for (const Kept &kept : kept_) {
+      bool always = false, meets = false;
+      std::vector<std::size_t> open{kept.next};
+      for (++round_; !open.empty() && !always;) {
+        const std::size_t at = open.back();
+        open.pop_back();
+        if (seen_[at] == round_) continue;
+        seen_[at] = round_;
+        const Step &step = steps_[at];
+        if (step.kind == Step::Kind::match) {
+          always = true;
+        } else if (step.kind == Step::Kind::fork) {
+          open.push_back(step.other);
+          open.push_back(step.next);
+        } else if (!meets) {
+          work_ += 1 + sets_[step.set].ranges().size() + sets_[kept.set].ranges().size();
+          if (work_ > kMostWork) too_large();
+          meets = !sets_[step.set].both(sets_[kept.set]).ranges().empty();
+        }
+      }
+      if (meets && !always) unsupported(kKeeps, kept.at);
+    }
   }
 
   // --- kinds of characters --------------------------------------------------------------------------------------------
@@ -488,7 +527,6 @@ class ExpressionCompiler {
       if (states.size() > kMostStates) too_large();
       return found->second;
     };
-    seen_.assign(steps_.size(), 0);
     state_of({static_cast<std::uint16_t>(start_)});
     for (std::size_t state = 0; state < states.size(); ++state) {
       const Places places = states[state];
@@ -517,12 +555,19 @@ class ExpressionCompiler {
     }
   }
 
+  static constexpr char kKeeps[] = "a repetition that gives nothing back";
+  // Of a repetition that gives nothing back: its characters, the step behind it, and where the pattern says so.
+  struct Kept {
+    std::size_t set, next, at;
+  };
+
   std::string_view pattern_;
   Expression &out_;
   std::size_t at_ = 0;
   bool ignoring_case_ = false;
   std::vector<CodePoints> sets_;
   std::vector<Step> steps_;
+  std::vector<Kept> kept_;
   std::size_t start_ = 0;
   std::vector<std::uint64_t> sets_of_kind_;
   std::vector<std::size_t> seen_;  // by step, the round in which it was met last

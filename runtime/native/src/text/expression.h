@@ -17,8 +17,9 @@ class Expression {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
   // Oniguruma's syntax, as far as tokenizers use it: characters and escapes, sets with ranges, \p{..}, \s, \d, \w, groups
-  // without a number, (?i:..) around ASCII letters, alternatives, repetitions, and at the end of an alternative a look
-  // at the next character, (?!\S) or (?=\s). `where` begins messages.
+  // without a number, (?i:..) around ASCII letters, alternatives, repetitions (those of one character that give nothing
+  // back, as ++, where what follows does not want it back), and at the end of an alternative a look at the next character,
+  // (?!\S) or (?=\s). `where` begins messages.
   // Throws Error (EK_UNSUPPORTED_BUNDLE) for anything else, and for an expression that matches nothing or is too large.
   Expression(std::string_view pattern, const std::string &where);
 
