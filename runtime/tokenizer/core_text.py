@@ -1,8 +1,9 @@
-"""Text by the core: what applications without Python have, see `ek_text_` in edgekit.h."""
+"""Text by the core, see `ek_text_` in edgekit.h."""
 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint64, c_void_p
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from edgekit.flashload import _native
+from edgekit.runtime.one_owner import OneOwner
 
 
 class _Message(ctypes.Structure):
@@ -19,7 +21,9 @@ class _Message(ctypes.Structure):
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "ek_text_open_json": (c_char_p, c_uint64, POINTER(c_void_p)),
     "ek_text_find": (c_void_p, c_char_p, POINTER(c_int64)),
+    "ek_text_count": (c_void_p, POINTER(c_int64)),
     "ek_text_encode": (c_void_p, c_char_p, c_uint64, c_int32, POINTER(c_int64), c_int64, POINTER(c_int64)),
+    "ek_text_encode_behind": (c_void_p, c_char_p, c_uint64, POINTER(c_int64), c_int64, POINTER(c_int64)),
     "ek_text_decode": (c_void_p, POINTER(c_int64), c_int64, c_int32, c_char_p, c_uint64, POINTER(c_uint64)),
     "ek_text_set_chat_form": (c_void_p, c_char_p, c_uint64),
     "ek_text_chat": (c_void_p, POINTER(_Message), c_int64, c_char_p, c_uint64, POINTER(c_uint64)),
@@ -32,19 +36,20 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 _ROOM = 4096
 
 
-class _Held:
-    """Something of the core that `CLOSE` gives back."""
+class _Held(OneOwner):
+    """Something of the core that `CLOSE` gives back, at the latest when nobody has it any more."""
 
     CLOSE: ClassVar[str]
 
     def __init__(self) -> None:
         self._core = _native.functions(_SIGNATURES, self.CLOSE)
         self._handle = c_void_p()
+        self._closing = weakref.finalize(self, _close, getattr(self._core, self.CLOSE), self._handle)
+        self._closing.atexit = False  # a thread may use it until the process has ended
 
     def close(self) -> None:
         """Give its memory back. It may be called twice."""
-        getattr(self._core, self.CLOSE)(self._handle)
-        self._handle = c_void_p()
+        self._closing()
 
     def __enter__(self) -> Self:
         return self
@@ -55,8 +60,15 @@ class _Held:
         self.close()
 
 
+def _close(function: Callable[[c_void_p], None], handle: c_void_p) -> None:
+    function(handle)
+    handle.value = None
+
+
 class CoreText(_Held):
-    """The tokenizer of a tokenizer.json in the core, to be closed."""
+    """The tokenizer of a tokenizer.json in the core. Threads may use it together, but not close it while one
+    of them does.
+    """
 
     CLOSE = "ek_text_close"
 
@@ -69,27 +81,41 @@ class CoreText(_Held):
 
     def find(self, token: str) -> int | None:
         """The id of the token that is spelled exactly so."""
+        try:
+            spelled = token.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair is in no vocabulary
+            return None
+        if b"\0" in spelled:  # the core's names end there
+            return None
         found = c_int64()
-        _native.check(self._core.ek_text_find(self._handle, token.encode(), ctypes.byref(found)))
+        _native.check(self._core.ek_text_find(self._handle, spelled, ctypes.byref(found)))
         return None if found.value < 0 else found.value
+
+    def count(self) -> int:
+        """How many tokens have a text."""
+        found = c_int64()
+        _native.check(self._core.ek_text_count(self._handle, ctypes.byref(found)))
+        return found.value
 
     def encode(self, text: str | bytes, add_special: bool = True) -> list[int]:
         """The ids of a text, with what the tokenizer puts around one. Raises InvalidRequest for bytes that
         are no UTF-8, and UnsupportedBundle for a text on which the tokenizer takes too long.
         """
         data = text if isinstance(text, bytes) else text.encode()
-        room, count = len(data) + 16, c_int64()  # a token has a byte of the text, but for a few around it
-        ids = (c_int64 * room)()
-        status = self._core.ek_text_encode(
-            self._handle, data, len(data), int(add_special), ids, room, ctypes.byref(count)
+        return _ids(
+            len(data),
+            lambda *buffer: self._core.ek_text_encode(
+                self._handle, data, len(data), int(add_special), *buffer
+            ),
         )
-        if count.value > room:
-            ids = (c_int64 * count.value)()
-            status = self._core.ek_text_encode(
-                self._handle, data, len(data), int(add_special), ids, count.value, ctypes.byref(count)
-            )
-        _native.check(status)
-        return ids[: count.value]
+
+    def encode_behind(self, text: str | bytes) -> list[int]:
+        """The ids of a text that goes on behind another one. Raises as `encode` does."""
+        data = text if isinstance(text, bytes) else text.encode()
+        return _ids(
+            len(data),
+            lambda *buffer: self._core.ek_text_encode_behind(self._handle, data, len(data), *buffer),
+        )
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ids; those that are no token are left out. Raises UnsupportedBundle for a text that
@@ -118,17 +144,20 @@ class CoreText(_Held):
 
     def stream(self, skip_special: bool = True) -> CoreTextStream:
         """A decoder for ids that arrive in pieces, to be closed before this."""
-        return CoreTextStream(self._handle, skip_special)
+        return CoreTextStream(self, skip_special)
 
 
 class CoreTextStream(_Held):
-    """Turns ids that arrive piece by piece into text, as `TextStream` does."""
+    """Turns ids that arrive piece by piece into text. One thread at a time may use it."""
 
     CLOSE = "ek_text_stream_close"
 
-    def __init__(self, text: c_void_p, skip_special: bool) -> None:
+    def __init__(self, text: CoreText, skip_special: bool) -> None:
         super().__init__()
-        _native.check(self._core.ek_text_stream_open(text, int(skip_special), ctypes.byref(self._handle)))
+        self._text = text  # the core needs it for as long
+        _native.check(
+            self._core.ek_text_stream_open(text._handle, int(skip_special), ctypes.byref(self._handle))
+        )
 
     def push(self, ids: Sequence[int]) -> str:
         """Take more ids; returns the text that has become certain, perhaps none."""
@@ -152,7 +181,25 @@ class CoreTextStream(_Held):
 
 def _array(ids: Sequence[int]) -> Any:
     """What the core takes; made by way of an array, which takes a fraction of the time."""
-    return (c_int64 * len(ids)).from_buffer(array("q", ids)) if ids else (c_int64 * 0)()
+    if not ids:
+        return (c_int64 * 0)()
+    try:
+        given = array("q", ids)
+    except OverflowError:  # no token has an id of so many bits
+        given = array("q", [each if 0 <= each < 1 << 63 else -1 for each in ids])
+    return (c_int64 * len(given)).from_buffer(given)
+
+
+def _ids(nbytes: int, get: Callable[..., int]) -> list[int]:
+    """What a function of the core makes of so many bytes of text."""
+    room, count = nbytes + 16, c_int64()  # a token has a byte of the text, but for a few around it
+    ids = (c_int64 * room)()
+    status = get(ids, room, ctypes.byref(count))
+    if count.value > room:
+        ids = (c_int64 * count.value)()
+        status = get(ids, count.value, ctypes.byref(count))
+    _native.check(status)
+    return ids[: count.value]
 
 
 def _text(get: Callable[..., int]) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import gc
 import itertools
 import json
+import pickle
 import random
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int64, c_uint64
 from importlib.resources import files
 from typing import Any
@@ -163,6 +167,7 @@ def test_ids_and_texts_are_those_of_the_library(kind: str) -> None:
     own, found = core(oracle.to_str()), random.Random(kind)
     added = [token.content for token in oracle.get_added_tokens_decoder().values()]
     size = oracle.get_vocab_size()
+    assert own.count() == size
     for token in ("a", "<s>", "<|end|>", "no such token", "Ġ"):
         assert own.find(token) == oracle.token_to_id(token)
     for text in ["", " ", "a", *lines(found.randrange(1000), 1500, added)]:
@@ -182,6 +187,103 @@ def test_ids_and_texts_are_those_of_the_library(kind: str) -> None:
             if "\ufffd" not in whole:
                 assert "\ufffd" not in "".join(parts)
     own.close()
+
+
+# "inverse" puts a space in front of each word, so also of one that begins where the text goes on.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "inverse"])
+def test_a_text_that_goes_on_has_the_ids_that_it_has_behind_another_one(kind: str) -> None:
+    oracle, found = KINDS[kind](), random.Random(kind)
+    added, compared = [token.content for token in oracle.get_added_tokens_decoder().values()], 0
+    with core(oracle.to_str()) as own:
+        for text in ["", " ", "a", "  two  ", "<s>a", *lines(found.randrange(1000), 600, added)]:
+            ids = own.encode_behind(text)
+            for front in ("ab.", "ab 0", "ab", "ab "):
+                there = behind(oracle, front, text)
+                compared += there is not None
+                assert there in (None, ids), (front, text)
+    assert compared > 150
+
+
+def behind(oracle: Tokenizer, front: str, text: str) -> list[int] | None:
+    """The ids of a text behind another one; None where a token or word has characters of both."""
+    before, border = oracle.encode(front, add_special_tokens=False).ids, len(front)
+    if isinstance(oracle.pre_tokenizer, pre_tokenizers.Sequence):
+        words = oracle.pre_tokenizer.pre_tokenize_str(front + text)
+        if all(begin != border for _, (begin, _) in words):
+            return None
+    whole = oracle.encode(front + text, add_special_tokens=False)
+    crossing = any(begin < border < end for begin, end in whole.offsets)
+    return None if crossing or whole.ids[: len(before)] != before else whole.ids[len(before) :]
+
+
+@pytest.mark.parametrize("kind", ["llama2", "metaspace", "metaspace first", "gpt2"])
+def test_nothing_is_put_in_front_of_a_text_that_goes_on(kind: str) -> None:
+    """But behind a token in it, as in the middle of a text."""
+    with core(KINDS[kind]().to_str()) as own:
+        for text in ("two words", "<s>two", "x<s> two<s>", "  two  y"):
+            assert own.decode([*own.encode("ab", False), *own.encode_behind(text)]) == own.decode(
+                own.encode("ab" + text, False)
+            )
+        assert own.encode_behind("ab") != own.encode("ab", False)
+
+
+def test_wrong_arguments_of_texts_are_refused() -> None:
+    count, ids = c_int64(-5), (c_int64 * 4)()
+    with core(of_bytes().to_str()) as own:
+        text, library, to = own._handle, own._core, ctypes.byref(count)
+        for function, given, said in (
+            ("count", (None, to), "the text is null"),
+            ("count", (text, None), "count is null"),
+            ("encode_behind", (None, b"a", 1, ids, 4, to), "the text is null"),
+            ("encode_behind", (text, None, 1, ids, 4, to), "utf8 is null"),
+            ("encode_behind", (text, b"a", 1, ids, 4, None), "count is null"),
+            ("encode_behind", (text, b"a", 1 << 60, ids, 4, to), "it can have"),
+            ("encode_behind", (text, b"\xff", 1, ids, 4, to), "at byte 0"),
+        ):
+            with pytest.raises(InvalidRequest, match=said):
+                _native.check(getattr(library, f"ek_text_{function}")(*given))
+        assert count.value == -5
+        small = library.ek_text_encode_behind(text, b"aaba", 4, ids, 2, ctypes.byref(count))
+        with pytest.raises(_native.NativeCallFailed, match="has 3 ids, the buffer 2"):
+            _native.check(small)
+        assert count.value == 3 and ids[:] == [0, 0, 0, 0]
+        _native.check(library.ek_text_encode_behind(text, b"aaba", 4, None, 0, ctypes.byref(count)))
+        _native.check(library.ek_text_encode_behind(text, None, 0, ids, 4, ctypes.byref(count)))
+        assert count.value == 0
+
+
+def test_what_no_token_is_spelled_as_or_numbered_is_none() -> None:
+    with core(of_bytes().to_str()) as own:
+        assert own.find("\udcff") is None and own.find("ab\0") is None and own.find("ab") == 259
+        assert own.decode([257, 1 << 70, -(1 << 70), -1, 258]) == "ab"
+
+
+def test_a_tokenizer_is_for_one_owner_and_is_given_back_with_it() -> None:
+    own = core(of_bytes().to_str())
+    for wrong in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(InvalidRequest, match="a CoreText cannot be"):
+            wrong(own)
+    stream, handle = own.stream(), own._handle
+    del own  # the stream needs it
+    gc.collect()
+    assert handle and stream.push([257]) == "a"
+    del stream
+    gc.collect()
+    assert not handle
+
+
+def test_threads_use_a_tokenizer_together() -> None:
+    oracle = KINDS["qwen"]()
+    texts = list(lines(3, 200, []))
+    wanted = [oracle.encode(text).ids for text in texts]
+    with core(oracle.to_str()) as own, ThreadPoolExecutor(4) as threads:
+
+        def read(_: int) -> None:
+            for text, ids in zip(texts, wanted, strict=True):
+                assert own.encode(text) == ids and own.find("<s>") == 1
+                assert "".join(streamed(own, [ids[:3], ids[3:]])) == own.decode(ids)
+
+        list(threads.map(read, range(8)))
 
 
 def of_bytes() -> Tokenizer:

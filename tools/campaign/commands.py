@@ -115,6 +115,7 @@ def reading_text(folder: Path) -> Callable[[], None]:
                     try:
                         ids = own.encode(text)
                         own.decode(ids, skip_special=False)
+                        own.decode(own.encode_behind(text))
                         with own.stream() as stream:
                             for each in ids[: _STREAMED if text is _TEXTS[-1] else 100]:
                                 stream.push([each])

@@ -1136,10 +1136,18 @@ EK_API void ek_text_close(ek_text *text) EK_NOEXCEPT;
 /* `*id` of the token that is spelled exactly so, -1 where there is none. */
 EK_API ek_status ek_text_find(ek_text *text, const char *token, int64_t *id) EK_NOEXCEPT;
 
+/* How many tokens have a text. The model may know more ids than that. */
+EK_API ek_status ek_text_count(ek_text *text, int64_t *count) EK_NOEXCEPT;
+
 /* Ids of a text of `bytes` bytes, with what the tokenizer puts around a text unless `add_special` is 0. `*count` becomes
  * their number; null `ids` ask for it alone. EK_INVALID_ARGUMENT for what is not UTF-8, EK_BUFFER_TOO_SMALL. */
 EK_API ek_status ek_text_encode(ek_text *text, const char *utf8, uint64_t bytes, int32_t add_special, int64_t *ids,
                                 int64_t capacity, int64_t *count) EK_NOEXCEPT;
+
+/* Ids of a text that goes on behind another one, as the next turn of a conversation does: the tokenizer puts nothing in
+ * front of it or around it, and no token of it reaches into what is before. Otherwise as ek_text_encode. */
+EK_API ek_status ek_text_encode_behind(ek_text *text, const char *utf8, uint64_t bytes, int64_t *ids, int64_t capacity,
+                                       int64_t *count) EK_NOEXCEPT;
 
 /* The text of ids, without special tokens unless `skip_special` is 0, and without ids that are no token: `*size` bytes,
  * and no NUL. A null buffer asks for the size alone. Bytes that are not UTF-8 become U+FFFD. EK_BUFFER_TOO_SMALL. */

@@ -61,6 +61,19 @@ T *place(T *given, const char *what) {
   return given;
 }
 
+// Gives the ids that `encode` makes of a text.
+template <typename Encode>
+void give_ids(const char *utf8, uint64_t bytes, int64_t *ids, int64_t capacity, int64_t *count, Encode encode) {
+  if (utf8 == nullptr && bytes != 0) fail(EK_INVALID_ARGUMENT, "utf8 is null, and has ", bytes, " bytes");
+  if (bytes > EK_TEXT_MOST) fail(EK_INVALID_ARGUMENT, "a text of ", bytes, " bytes; it can have ", EK_TEXT_MOST);
+  place(count, "count");
+  const std::vector<Tokenizer::Id> found = encode({utf8 == nullptr ? "" : utf8, static_cast<std::size_t>(bytes)});
+  *count = static_cast<int64_t>(found.size());
+  if (ids == nullptr) return;
+  if (capacity < *count) fail(EK_BUFFER_TOO_SMALL, "the text has ", *count, " ids, the buffer ", capacity);
+  std::copy(found.begin(), found.end(), ids);
+}
+
 }  // namespace
 
 ek_status ek_text_open(const char *bundle, ek_text **text) noexcept {
@@ -91,18 +104,26 @@ ek_status ek_text_find(ek_text *text, const char *token, int64_t *id) noexcept {
   });
 }
 
+ek_status ek_text_count(ek_text *text, int64_t *count) noexcept {
+  return guarded([&] {
+    const std::size_t found = opened(text).count();
+    *place(count, "count") = static_cast<int64_t>(found);
+  });
+}
+
 ek_status ek_text_encode(ek_text *text, const char *utf8, uint64_t bytes, int32_t add_special, int64_t *ids,
                          int64_t capacity, int64_t *count) noexcept {
   return guarded([&] {
-    const Tokenizer &tokenizer = opened(text);
-    if (utf8 == nullptr && bytes != 0) fail(EK_INVALID_ARGUMENT, "utf8 is null, and has ", bytes, " bytes");
-    if (bytes > EK_TEXT_MOST) fail(EK_INVALID_ARGUMENT, "a text of ", bytes, " bytes; it can have ", EK_TEXT_MOST);
-    place(count, "count");
-    const auto found = tokenizer.encode({utf8 == nullptr ? "" : utf8, static_cast<std::size_t>(bytes)}, add_special != 0);
-    *count = static_cast<int64_t>(found.size());
-    if (ids == nullptr) return;
-    if (capacity < *count) fail(EK_BUFFER_TOO_SMALL, "the text has ", *count, " ids, the buffer ", capacity);
-    for (std::size_t i = 0; i < found.size(); ++i) ids[i] = found[i];
+    const Tokenizer &own = opened(text);
+    give_ids(utf8, bytes, ids, capacity, count, [&](std::string_view given) { return own.encode(given, add_special != 0); });
+  });
+}
+
+ek_status ek_text_encode_behind(ek_text *text, const char *utf8, uint64_t bytes, int64_t *ids, int64_t capacity,
+                                int64_t *count) noexcept {
+  return guarded([&] {
+    const Tokenizer &own = opened(text);
+    give_ids(utf8, bytes, ids, capacity, count, [&](std::string_view given) { return own.encode_behind(given); });
   });
 }
 

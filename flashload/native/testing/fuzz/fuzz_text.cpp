@@ -73,6 +73,7 @@ void decode(const Tokenizer &tokenizer, const std::vector<std::int64_t> &ids) {
 }
 
 void use(const Tokenizer &tokenizer) {
+  EK_REQUIRE(tokenizer.count() <= 2 * std::size_t{edgekit::Vocabulary::kMostIds});
   const char *const kTexts[] = {"",
                                 "a",
                                 " ab  ba\n\n\t12 345  ",
@@ -80,14 +81,16 @@ void use(const Tokenizer &tokenizer) {
                                 "<s>ab</s><|end|> <|end|>er  two  <0x0A>",
                                 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa                                b"};
   for (const char *text : kTexts) {
-    std::vector<Tokenizer::Id> found;
-    if (!served([&] { found = tokenizer.encode(text, true); })) continue;
-    std::vector<std::int64_t> ids;
-    for (const Tokenizer::Id id : found) {
-      EK_REQUIRE(id < edgekit::Vocabulary::kMostIds);
-      ids.push_back(id);
+    for (const bool behind : {false, true}) {
+      std::vector<Tokenizer::Id> found;
+      if (!served([&] { found = behind ? tokenizer.encode_behind(text) : tokenizer.encode(text, true); })) continue;
+      std::vector<std::int64_t> ids;
+      for (const Tokenizer::Id id : found) {
+        EK_REQUIRE(id < edgekit::Vocabulary::kMostIds);
+        ids.push_back(id);
+      }
+      decode(tokenizer, ids);
     }
-    decode(tokenizer, ids);
   }
   std::vector<std::int64_t> ids;
   for (std::int64_t id = -1; id < 40; ++id) ids.push_back(id * 7 % 31);

@@ -46,7 +46,7 @@ void Normalizer::add(const Json &table) {
   check_steps(table, "normalizer", steps_.size());
 }
 
-std::string Normalizer::apply(std::string_view text) const {
+std::string Normalizer::apply(std::string_view text, Place place) const {
   std::string out(text);
   for (const Step &step : steps_) {
     switch (step.kind) {
@@ -54,7 +54,7 @@ std::string Normalizer::apply(std::string_view text) const {
         out = composed(out);
         break;
       case Step::Kind::prepend:
-        if (!out.empty()) out.insert(0, step.by);
+        if (!out.empty() && place != Place::goes_on) out.insert(0, step.by);
         break;
       case Step::Kind::replace:
         out = replaced(out, step.what, step.by, text.size());

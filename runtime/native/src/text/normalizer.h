@@ -11,6 +11,9 @@
 
 namespace edgekit {
 
+// What a part of a text stands behind: nothing, for it begins the text; text that it goes on; a token.
+enum class Place { begins, goes_on, behind };
+
 class Normalizer {
  public:
   Normalizer() = default;
@@ -19,8 +22,9 @@ class Normalizer {
   // Throws Error (EK_UNSUPPORTED_BUNDLE, EK_MALFORMED_FILE).
   explicit Normalizer(const Json &table);
 
-  // Throws Error (EK_UNSUPPORTED_BUNDLE) where a text becomes longer than any tokenizer makes it.
-  std::string apply(std::string_view text) const;
+  // Nothing is put in front of a text that goes on. Throws Error (EK_UNSUPPORTED_BUNDLE) where a text becomes longer than
+  // any tokenizer makes it.
+  std::string apply(std::string_view text, Place place = Place::begins) const;
 
  private:
   struct Step {

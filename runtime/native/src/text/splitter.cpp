@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "text/normalizer.h"
 #include "text/tables.h"
 
 namespace edgekit {
@@ -119,11 +118,12 @@ std::vector<Splitter::Part> Splitter::parts(const Step &step, std::string_view t
   return found;
 }
 
-void Splitter::apply(const Step &step, std::string_view text, bool first, std::size_t before, Words &out) {
+void Splitter::apply(const Step &step, std::string_view text, Place place, std::size_t before, Words &out) {
   if (!step.splits) {
     std::string whole = step.blank.empty() ? std::string(text) : replaced(text, " ", step.blank, before);
     const bool begins = whole.compare(0, step.text.size(), step.text) == 0;
-    if (!begins && (first || !step.first_only)) whole.insert(0, step.text);
+    const bool wanted = place == Place::begins || (place == Place::behind && !step.first_only);
+    if (!begins && wanted) whole.insert(0, step.text);
     out.made_bytes += whole.size();
     check_growth(before, out.made_bytes);
     out.made.push_back(std::move(whole));
@@ -179,13 +179,15 @@ void Splitter::apply(const Step &step, std::string_view text, bool first, std::s
   }
 }
 
-void Splitter::split(std::string_view text, bool first, Words &out) const {
+void Splitter::split(std::string_view text, Place place, Words &out) const {
   std::vector<std::string_view> before{text};
   for (const Step &step : steps_) {
     Words found;
     std::swap(found.made, out.made);  // what was made before stays where it is
     found.made_bytes = out.made_bytes;
-    for (std::size_t i = 0; i < before.size(); ++i) apply(step, before[i], first && i == 0, text.size(), found);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      apply(step, before[i], i == 0 ? place : Place::behind, text.size(), found);
+    }
     std::swap(found.made, out.made);
     out.made_bytes = found.made_bytes;
     before = std::move(found.words);

@@ -11,6 +11,7 @@
 
 #include "json.h"
 #include "text/expression.h"
+#include "text/normalizer.h"
 
 namespace edgekit {
 
@@ -32,10 +33,10 @@ class Splitter {
   // Whether words are encoded by their bytes.
   bool of_bytes() const noexcept { return of_bytes_; }
 
-  // The words of `text`, which is the `first` part of a text or a later one, behind those that are there.
+  // The words of `text`, a part of a text, behind those that are there. Nothing is put in front of one that goes on.
   // Throws Error (EK_UNSUPPORTED_BUNDLE) where they are longer than any tokenizer makes them, or an expression takes too
   // long.
-  void split(std::string_view text, bool first, Words &out) const;
+  void split(std::string_view text, Place place, Words &out) const;
 
  private:
   enum class Behavior { isolated, removed, with_previous, with_next, contiguous };
@@ -48,7 +49,7 @@ class Splitter {
     bool inverse = false;
     // Of one that puts something in front.
     std::string blank;        // what stands in for a blank
-    bool first_only = false;  // in front of the first part of a text alone
+    bool first_only = false;  // in front of the part alone that begins a text
   };
   struct Part {
     std::string_view text;
@@ -61,7 +62,7 @@ class Splitter {
   void add_byte_level(const Json &table);
   static std::vector<Part> parts(const Step &step, std::string_view text);
   // `before`: the bytes of the text that `text` is a word of.
-  static void apply(const Step &step, std::string_view text, bool first, std::size_t before, Words &out);
+  static void apply(const Step &step, std::string_view text, Place place, std::size_t before, Words &out);
 
   std::vector<Step> steps_;
   bool of_bytes_ = false;

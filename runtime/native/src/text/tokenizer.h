@@ -31,9 +31,15 @@ class Tokenizer {
   // The token spelled exactly so; kNone: there is none.
   Id find(std::string_view token) const;
 
+  // How many tokens have a text.
+  std::size_t count() const;
+
   // Ids of a text of UTF-8; `add_special`: with what the tokenizer puts around a text.
   // Throws Error (EK_INVALID_ARGUMENT) for other bytes.
   std::vector<Id> encode(std::string_view text, bool add_special) const;
+
+  // Ids of a text that goes on behind another one: nothing is put in front of it or around it. Throws Error as `encode`.
+  std::vector<Id> encode_behind(std::string_view text) const;
 
   // The text of ids; those that are no token are left out, and special ones with `skip_special`. Bytes that are not UTF-8
   // become U+FFFD.
@@ -58,14 +64,17 @@ class Tokenizer {
     std::string text;
     bool special;
   };
+  // The model's tokens as they are in the file.
+  const Vocabulary &texts() const { return splitter_.of_bytes() ? texts_ : bpe_->vocabulary(); }
+  void encode_parts(std::string_view text, Place place, std::vector<Id> &out) const;
   // Returns how many bytes were made for it.
-  std::size_t encode_part(std::string_view text, bool first, std::vector<Id> &out) const;
+  std::size_t encode_part(std::string_view text, Place place, std::vector<Id> &out) const;
 
   Normalizer normalizer_;
   Splitter splitter_;
   Decoder decoder_;
   std::unique_ptr<const Bpe> bpe_;
-  Vocabulary texts_;  // of the model's tokens as they are in the file, where words are of bytes
+  Vocabulary texts_;  // the model's tokens as they are in the file, where words are of bytes
   std::map<Id, Added> added_;  // not by digests, which a file could make alike
   std::map<std::string, Id, std::less<>> added_ids_;
   AddedTokens plain_, normalized_;  // found in the text as it is, and as the normalizer makes it

@@ -220,7 +220,7 @@ class TokenizerReader {
   // --- what stands around it ------------------------------------------------------------------------------------------
 
   void add_tokens() {
-    const auto count = static_cast<Id>(texts_size());
+    const auto count = static_cast<Id>(out_.texts().count());
     std::optional<Id> most;  // of the ids that were given to tokens here
     for (const Json &table : added_->array()) {
       const std::string &text = text_of(table.at("content"));
@@ -237,10 +237,6 @@ class TokenizerReader {
       (normalized ? out_.normalized_ : out_.plain_)
           .add(found_as, id, flag(table, "lstrip", false), flag(table, "rstrip", false));
     }
-  }
-
-  std::size_t texts_size() const {
-    return out_.splitter_.of_bytes() ? out_.texts_.count() : out_.bpe_->vocabulary().count();
   }
 
   void surround(const Json &table) {
