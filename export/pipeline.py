@@ -30,7 +30,7 @@ from edgekit.export.bundle_files import (
     write_manifest,
 )
 from edgekit.export.calibrate.texts import Samples, Texts, samples
-from edgekit.export.chat_form import CHAT_FILE, NoChatForm, chat_form
+from edgekit.export.chat_form import CHAT_FILE, chat_form
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.provenance import copy_legal_files, legal_files, provenance
 from edgekit.export.checkpoint.tokenizer_files import check_texts
@@ -540,19 +540,16 @@ def _sampler(tokenizer: Tokenizer, checkpoint: Checkpoint, architecture: Archite
 
 
 def _text_files(checkpoint: Checkpoint) -> tuple[dict[str, bytes], list[str]]:
-    """The tokenizer's files with the form of its chats, and in sentences what applications without Python
+    """The tokenizer's files with the form of its chats, and in a sentence what applications without Python
     lack.
     """
     files = dict(checkpoint.tokenizer)
     tokenizer = Tokenizer.from_files(files, str(checkpoint.path))
     try:
         return {**files, CHAT_FILE: chat_form(tokenizer, files[TOKENIZER_FILE])}, []
-    except NoChatForm as error:
+    except EdgekitError as error:  # there is no such form, or one larger than the core takes
         lacks = "write the conversation's text themselves"
-        said = [f"applications without Python {lacks}: {error}"] if tokenizer.chat_templates else []
-    except EdgekitError as error:
-        said = [f"applications without Python cannot use this tokenizer: {error}"]
-    return files, said
+        return files, [f"applications without Python {lacks}: {error}"] if tokenizer.chat_templates else []
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:

@@ -92,18 +92,19 @@ def test_imports_keep_the_contracts_and_form_no_circle(copied: Path) -> None:
             r"No cycles are allowed in edgekit\.export\.",
         ),
         (
-            "runtime/tokenizer/growth.py",
+            "runtime/tokenizer/errors.py",
             "from edgekit.runtime.tokenizer import Tokenizer",
-            r"in a circle: .*edgekit\.runtime\.tokenizer\.growth -> edgekit\.runtime\.tokenizer\b",
+            r"in a circle: .*edgekit\.runtime\.tokenizer\.errors -> edgekit\.runtime\.tokenizer\b",
         ),
         ("runtime/process.py", "import torch", r"edgekit\.runtime\.process -> torch"),
+        ("runtime/prompt_text.py", "import tokenizers", r"edgekit\.runtime\.prompt_text -> tokenizers"),
         ("export/weights.py", "def f(): import transformers", r"edgekit\.export\.weights -> transformers"),
         ("targets/mac.py", "import onnxruntime", r"edgekit\.targets\.mac -> onnxruntime"),
         ("targets/host.py", "import rich.table", r"edgekit\.targets\.host -> rich"),
         ("runtime/added.py", "", r"edgekit\.runtime\.added"),
     ],
-    ids=["upwards", "in a function", "for types", "a package's file", "torch", "transformers", "reports",
-         "framework", "module without a place"],
+    ids=["upwards", "in a function", "for types", "a package's file", "torch", "texts", "transformers",
+         "reports", "framework", "module without a place"],
 )  # fmt: skip
 def test_an_import_that_breaks_a_contract_is_named(
     copied: Path, tmp_path: Path, module: str, line: str, found: str

@@ -6,6 +6,8 @@ instead; for those tokenizer.json is written here, so that the runtime needs to 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ from edgekit.runtime.tokenizer import (
     Tokenizer,
     TokenizerError,
     most_bytes,
-    panics_as_errors,
     template_files,
 )
 
@@ -106,7 +107,7 @@ def _convert(source: Path) -> Any:
     _read(source, merges.name, _MOST_VOCABULARY_BYTES)
     added = _added_tokens(source, config)
     try:
-        with panics_as_errors():
+        with _panics_as_errors():
             model = models.BPE.from_file(str(vocab), str(merges))
     except Exception as error:  # the library raises bare Exception for whatever is wrong with the two files
         raise TokenizerFilesMissing(
@@ -128,6 +129,17 @@ def _convert(source: Path) -> Any:
                 f"{got} after vocab.json; the two files belong to different checkpoints"
             )
     return tokenizer
+
+
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """A panic of the tokenizers library as a RuntimeError: pyo3 makes it a BaseException, like Ctrl-C."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(f"the tokenizers library stopped: {one_line(error)}") from error
 
 
 def _added_tokens(source: Path, config: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:

@@ -11,7 +11,6 @@ from edgekit.runtime.api.prompt import ids_of
 from edgekit.runtime.prompt_text import check_spelled
 from edgekit.runtime.sampling.errors import InvalidPrompt
 from edgekit.runtime.tokenizer import Tokenizer
-from edgekit.runtime.tokenizer.tokenizer import LINE_END
 
 #: Text in which `[[12]]` is a hole of twelve tokens; or pieces one after the other: text, token ids, and
 #: integers for holes.
@@ -28,7 +27,7 @@ def what(revise: bool) -> str:
 
 
 def places(template: Template, tokenizer: Tokenizer, revise: bool = False) -> list[int | None]:
-    """The tokens of an answer, None where it is open. Pieces are encoded each by itself, as a line begins.
+    """The tokens of an answer, None where it is open. Pieces are encoded each by itself, as what goes on.
 
     Raises InvalidPrompt for what is no template, and one without a token or with too many.
     """
@@ -37,7 +36,7 @@ def places(template: Template, tokenizer: Tokenizer, revise: bool = False) -> li
         if isinstance(piece, int):
             found += [None] * piece
         else:
-            found += tokenizer.encode_behind(piece, LINE_END) if isinstance(piece, str) else piece
+            found += tokenizer.encode_behind(piece) if isinstance(piece, str) else piece
         if len(found) > MOST_TOKENS:
             raise InvalidPrompt(
                 f"{what(revise)} has {len(found)} tokens and more; {MOST_TOKENS} are the most, shorten it"

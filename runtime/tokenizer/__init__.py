@@ -1,5 +1,6 @@
 """Text to token ids and back: a checkpoint's tokenizer and chat template."""
 
+from edgekit.runtime.tokenizer.errors import ChatTemplateError, TokenizerError
 from edgekit.runtime.tokenizer.tokenizer import (
     CONFIG_FILE,
     MOST_TEMPLATES,
@@ -7,12 +8,9 @@ from edgekit.runtime.tokenizer.tokenizer import (
     TEMPLATE_FILE,
     TEMPLATE_FOLDER,
     TOKENIZER_FILE,
-    ChatTemplateError,
     Tokenizer,
-    TokenizerError,
     check_text,
     most_bytes,
-    panics_as_errors,
     template_files,
 )
 
@@ -28,6 +26,5 @@ __all__ = [
     "TokenizerError",
     "check_text",
     "most_bytes",
-    "panics_as_errors",
     "template_files",
 ]

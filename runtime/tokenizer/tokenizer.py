@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from edgekit.flashload.errors import BundleError, EdgekitError, InvalidRequest
+from edgekit.flashload.errors import BundleError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
-from edgekit.runtime.tokenizer.growth import MOST_ADDED, MOST_GROWTH, added, growth
+from edgekit.runtime.tokenizer.core_text import CoreText
+from edgekit.runtime.tokenizer.errors import ChatTemplateError, TokenizerError, of_files
 from edgekit.runtime.tokenizer.text_stream import TextStream
 
 if TYPE_CHECKING:
     import jinja2
-    from tokenizers import Encoding
 
     from edgekit.runtime.tokenizer.template_sandbox import ChatEnvironment
 
@@ -48,29 +45,14 @@ MOST_TOKENIZER_BYTES = 128 << 20
 MOST_CONFIG_BYTES = 8 << 20
 MOST_TEMPLATE_BYTES = 128 << 10
 MOST_TEMPLATES = 64
-#: The library takes some 100 bytes for every value, of which published files have one in 11 bytes or fewer
-#: even without spaces. So many, and one in 8 bytes, may be; commas within texts count too.
-_MOST_VALUES = 1 << 20
-#: What may end an answer, for `chat_turn`: a letter, a digit, a full stop; few tokens reach over all three.
-_FRONTS = ("answer", "answer 0", "answer.")
-#: What an answer, or a part of it, may follow.
-LINE_END = ("\n",)
-
-
-class TokenizerError(EdgekitError):
-    """The tokenizer files are missing or malformed."""
-
-
-class ChatTemplateError(EdgekitError):
-    """There is no chat template, or it cannot be applied to these messages."""
 
 
 class Tokenizer:
     """The tokenizer in directory `path`: tokenizer.json, and the files beside it that say more.
 
     Ids are those of the model. `bos_id`, `eos_id`, `pad_id` and `mask_id` are None where the files name no
-    such token. What the library behind it computes cannot be interrupted: a tokenizer.json with an expensive
-    regular expression takes the time that it takes.
+    such token. The core reads tokenizer.json (`ek_text_open_json` in edgekit.h), and refuses what it does not
+    know. Threads may use a tokenizer together.
     Raises TokenizerError.
     """
 
@@ -90,8 +72,6 @@ class Tokenizer:
         return tokenizer
 
     def _load(self, files: Mapping[str, bytes], where: str) -> None:
-        from tokenizers import Tokenizer as Backend
-
         self.where = where
         for name, content in files.items():
             if (most := most_bytes(name)) and len(content) > most:
@@ -100,24 +80,8 @@ class Tokenizer:
             raise TokenizerError(
                 f"{where}/{TOKENIZER_FILE}: does not exist; give a directory with a tokenizer"
             )
-        content = files[TOKENIZER_FILE]
-        commas = int(np.count_nonzero(np.frombuffer(content, np.uint8) == ord(",")))
-        if commas > _MOST_VALUES + len(content) // 8:
-            raise TokenizerError(
-                f"{where}/{TOKENIZER_FILE}: has {commas} values in {len(content)} bytes, more than any "
-                "tokenizer; download it again"
-            )
-        try:
-            with panics_as_errors():
-                self._backend = Backend.from_buffer(content)
-        except Exception as error:  # the library raises bare Exception for any malformed file
-            raise TokenizerError(
-                f"{where}/{TOKENIZER_FILE}: is not a tokenizer ({one_line(error)}); download it again"
-            ) from error
-        self._check_growth()
-        # Files saved after training may carry a length limit or padding that is no part of the model.
-        self._backend.no_truncation()
-        self._backend.no_padding()
+        with of_files(where):
+            self._core = CoreText(files[TOKENIZER_FILE])
         config = _json_object(files, CONFIG_FILE, where)
         self.special_tokens = _special_tokens(config, _json_object(files, OLDER_CONFIG_FILE, where))
         self.chat_templates = _chat_templates(files, config, where)
@@ -126,63 +90,38 @@ class Tokenizer:
         self.pad_id = self._special_id("pad_token")
         self.mask_id = self._special_id("mask_token")
 
-    def _check_growth(self) -> None:
-        own = self._backend
-        for what, factor in (
-            ("a text", growth(own.normalizer, own.pre_tokenizer, own.post_processor)),
-            ("an answer", growth(own.decoder)),
-        ):
-            if factor > MOST_GROWTH:
-                raise TokenizerError(
-                    f"{self.where}/{TOKENIZER_FILE}: can make {what} {min(factor, 10**12)} times as long, "
-                    f"more than any tokenizer ({MOST_GROWTH}); download it again"
-                )
-        if (count := added(own.post_processor)) > MOST_ADDED:
-            raise TokenizerError(
-                f"{self.where}/{TOKENIZER_FILE}: puts {count} tokens around every text, more than any "
-                f"tokenizer ({MOST_ADDED}); download it again"
-            )
-
     @property
     def vocab_size(self) -> int:
         """Number of tokens with a text; the model's embedding may have more rows."""
-        return self._backend.get_vocab_size(with_added_tokens=True)
+        return self._core.count()
 
     def token_id(self, token: str) -> int | None:
         """Id of the token spelled exactly `token`, None if there is none."""
-        try:
-            return self._backend.token_to_id(token)
-        except UnicodeEncodeError:  # a lone surrogate from a JSON escape is in no vocabulary
-            return None
+        return self._core.find(token)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Ids of `text`. add_special: with what the tokenizer puts around a text, usually a bos.
 
         Raises InvalidRequest for text that no UTF-8 spells, TokenizerError.
         """
-        return self._encoding(text, add_special).ids
-
-    def _encoding(self, text: str, add_special: bool) -> Encoding:
-        """Ids of `text` and the characters that each stands for. Raises as `encode` does."""
         check_text(text, "the text")
-        try:
-            with panics_as_errors():
-                return self._backend.encode(text, add_special_tokens=add_special)
-        except Exception as error:
-            raise TokenizerError(
-                f"{self.where}: the tokenizer fails on this text ({one_line(error)}); download it again"
-            ) from error
+        with of_files(self.where):
+            return self._core.encode(text, add_special)
+
+    def encode_behind(self, text: str) -> list[int]:
+        """Ids of a text that goes on behind another one: a tokenizer that puts a space before every text puts
+        none here, and no token reaches over the border. Raises as `encode` does.
+        """
+        check_text(text, "the text")
+        with of_files(self.where):
+            return self._core.encode_behind(text)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """Text of `ids`; bytes that are not UTF-8 become U+FFFD. skip_special: leave special tokens out."""
-        numbers = [int(i) for i in ids]
-        try:
-            with panics_as_errors():
-                return self._backend.decode(numbers, skip_special_tokens=skip_special)
-        except Exception as error:
-            raise TokenizerError(
-                f"{self.where}: the tokenizer fails on these ids ({one_line(error)}); download it again"
-            ) from error
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD, and ids that are no token are left out.
+        skip_special: leave special tokens out. Raises TokenizerError.
+        """
+        with of_files(self.where):
+            return self._core.decode([int(i) for i in ids], skip_special)
 
     def chat(
         self,
@@ -282,48 +221,9 @@ class Tokenizer:
         ids = self.encode_behind(behind)
         return ids[1:] if ids and ids[0] == last else ids
 
-    def encode_behind(self, text: str, fronts: Iterable[str] = _FRONTS) -> list[int]:
-        """Ids of a text that follows another one: a tokenizer that puts a space before every text puts none
-        here. Known texts stand in front of it in turn, until no token reaches across the border."""
-        for front in fronts:
-            before = self._encoding(front, False).ids
-            whole = self._encoding(front + text, False)
-            spans, border = whole.offsets, len(front)
-            begin = min((start for start, _ in spans[len(before) :]), default=len(front + text))
-            # Normalization may take characters from behind the border into a token before it, and spaces are
-            # in no token's span where the tokenizer trims spans; so ids and spans both have to fit.
-            if (
-                whole.ids[: len(before)] == before
-                and all(end <= border for _, end in spans[: len(before)])
-                and begin >= border
-                and not (front + text)[border:begin].strip()
-            ):
-                return whole.ids[len(before) :]
-        return self.encode(text, add_special=False)
-
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive in pieces."""
-        return TextStream(self, skip_special)
-
-    @cached_property
-    def byte_ids(self) -> frozenset[int]:
-        """Ids of the tokens that stand for one byte each (Gemma's kind), none where tokens are texts."""
-        ids = [self.token_id(f"<0x{byte:02X}>") for byte in range(256)]
-        known = ids[ord("A")]
-        if known is None or self.decode([known], skip_special=False) != "A":
-            return frozenset()
-        return frozenset(i for i in ids if i is not None)
-
-    def has_text(self, token: int, skip_special: bool = True) -> bool:
-        """Whether `decode` gives this id to the decoder: it is in the vocabulary, and not left out."""
-        if skip_special and token in self._special_ids:
-            return False
-        return self._backend.id_to_token(token) is not None
-
-    @cached_property
-    def _special_ids(self) -> frozenset[int]:
-        added = self._backend.get_added_tokens_decoder()
-        return frozenset(i for i, token in added.items() if token.special)
+        return TextStream(self._core, self.where, skip_special)
 
     def _special_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
@@ -381,17 +281,6 @@ def check_text(text: str, what: str) -> None:
 
 
 # --- files --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def panics_as_errors() -> Iterator[None]:
-    """A panic of the tokenizers library as a RuntimeError: pyo3 makes it a BaseException, like Ctrl-C."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise RuntimeError(f"the tokenizers library stopped: {one_line(error)}") from error
 
 
 def most_bytes(name: str) -> int:

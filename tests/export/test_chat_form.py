@@ -13,7 +13,7 @@ import pytest
 from edgekit.export.chat_form import NoChatForm, chat_form
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.flashload.errors import InvalidRequest, MalformedFile, UnsupportedBundle
-from edgekit.runtime.tokenizer import Tokenizer
+from edgekit.runtime.tokenizer import Tokenizer, TokenizerError
 from edgekit.runtime.tokenizer.core_text import CoreText
 
 TINY = "tiny-gemma", "tiny-llada", "tiny-block"
@@ -154,7 +154,6 @@ def test_a_bundle_has_the_form_or_says_what_applications_lack(tmp_path: Path) ->
     cases: list[tuple[Any, bool, str]] = [
         (lambda source: None, True, ""),
         (template(NONE["turns are counted"][0]), False, "write the conversation's text themselves"),
-        (unknown, False, "cannot use this tokenizer: tokenizer.json: its normalizer is 'NFKC'"),
     ]
     for number, (change, has, note) in enumerate(cases):
         folder = tmp_path / str(number)
@@ -163,6 +162,10 @@ def test_a_bundle_has_the_form_or_says_what_applications_lack(tmp_path: Path) ->
         assert ("chat.json" in names) == has
         about = [line for line in notes if "without Python" in line]
         assert len(about) == (0 if has else 1) and all(note in line for line in about)
+    (tmp_path / "unknown").mkdir()
+    with pytest.raises(TokenizerError, match="checkpoint/tokenizer.json: its normalizer is 'NFKC'"):
+        exported(tmp_path / "unknown", unknown)
+    assert not (tmp_path / "unknown" / "bundle").exists()
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_turn_has_the_ids_of_one_long_prompt(tmp_path: Path, kind: str, behind
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.text(alphabet="ahelo0#:.[]/ \n\u0301é日", max_size=12))
-@pytest.mark.parametrize("kind", [kind for kind in small_tokenizers.KINDS if kind != "word level"])
+@pytest.mark.parametrize("kind", small_tokenizers.KINDS)
 def test_no_text_of_a_turn_is_lost(tmp_path: Path, kind: str, words: str) -> None:
     """Whatever merges with what: behind an answer's ids, a turn decodes to what the template wrote."""
     if not (tmp_path / "tokenizer.json").exists():
@@ -79,7 +79,7 @@ def composed(text: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["byte level", "prepend"])
-def test_a_token_that_reaches_over_the_border_is_no_context(tmp_path: Path, kind: str) -> None:
+def test_no_token_reaches_over_the_border(tmp_path: Path, kind: str) -> None:
     """'rx' is one token: a turn that begins with 'x' is not what stands behind 'answer' in one text."""
     small_tokenizers.write(tmp_path, kind, NOTHING)
     own = Tokenizer(tmp_path)

@@ -226,7 +226,7 @@ def _export(*arguments: str) -> Any:
 
 BROKEN = {
     "config": ({"config.json": b'{"model_type": "llada", "d_model": -1}'}, "config.json"),
-    "tokenizer": ({"tokenizer.json": b"{}"}, "tokenizer.json: is not a tokenizer"),
+    "tokenizer": ({"tokenizer.json": b"{}"}, "tokenizer.json: has no model"),
     "no tokenizer": ({"tokenizer.json": None}, "has no tokenizer.json"),
     "sampler": (
         {"generation_config.json": b'{"temperature": "hot"}'},

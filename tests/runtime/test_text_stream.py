@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from edgekit.runtime.tokenizer import Tokenizer
-from edgekit.runtime.tokenizer.text_stream import MOST_HELD_BYTES
+from edgekit.runtime.tokenizer import Tokenizer, TokenizerError
+
+#: Byte tokens in a row that the core holds back at most.
+MOST_HELD_BYTES = 64
 
 
 def pieces(ids: list[int], cuts: list[int]) -> list[list[int]]:
@@ -107,7 +111,7 @@ def with_bytes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def byte_tokens(tokenizer: Tokenizer, values: list[int]) -> list[int]:
     ids = [tokenizer.token_id(f"<0x{value:02X}>") for value in values]
-    assert set(ids) <= tokenizer.byte_ids
+    assert None not in ids
     return [i for i in ids if i is not None]
 
 
@@ -154,11 +158,43 @@ def test_an_answer_of_byte_tokens_alone_is_not_held_back_for_ever(with_bytes: To
     assert stream.push(ids[MOST_HELD_BYTES:-1]) == "", "the last character is incomplete, and with it the run"
     assert stream.push(ids[-1:]) == text
     assert stream.push(byte_tokens(with_bytes, [0xFF])) == ""
-    assert stream.finish() == "\ufffd" * (len(ids) + 1 - len(text)), "what was given out stays"
+    rest = stream.finish()
+    assert rest and rest.strip("\ufffd") == "", "what was given out stays"
 
 
 def test_texts_that_look_like_byte_tokens_are_texts(tmp_path: Path) -> None:
-    made = Backend(models.WordLevel({"<0x41>": 0, "<unk>": 1}, unk_token="<unk>"))
+    """Where no part of the decoder takes them for bytes."""
+    made = Backend(models.BPE({"<0x41>": 0, "<unk>": 1}, [], unk_token="<unk>"))
+    made.decoder = decoders.Fuse()
     made.save(str(tmp_path / "tokenizer.json"))
-    own = Tokenizer(tmp_path)
-    assert own.byte_ids == frozenset() and own.stream().push([0]) == "<0x41>"
+    assert Tokenizer(tmp_path).stream().push([0]) == "<0x41>"
+
+
+# --- use --------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_outlives_what_it_was_made_from(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(small_tokenizers.write(tmp_path, "byte level"))
+    ids, stream = tokenizer.encode("hello 🦊"), tokenizer.stream()
+    del tokenizer
+    gc.collect()
+    assert "".join([*(stream.push([each]) for each in ids), stream.finish()]) == "hello 🦊"
+
+
+def test_threads_take_turns_at_a_stream(byte_level: Tokenizer) -> None:
+    ids, stream = byte_level.encode("a"), byte_level.stream()
+    with ThreadPoolExecutor(4) as threads:
+        parts = list(threads.map(lambda _: "".join(stream.push(ids) for _ in range(500)), range(8)))
+    assert "".join(parts) + stream.finish() == "a" * 4000
+
+
+def test_a_text_that_hangs_together_without_bound_is_refused_in_one_line(tmp_path: Path) -> None:
+    """A decoder that may change all that it has given out, as no published one does."""
+    made = Backend(models.BPE({"a": 0, "b": 1}, []))
+    made.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "\u00e9")])
+    made.save(str(tmp_path / "tokenizer.json"))
+    stream = Tokenizer(tmp_path).stream()
+    stream.push([0] * 50_000)
+    with pytest.raises(TokenizerError, match=f"^{tmp_path}/tokenizer.json: its decoder looks at all"):
+        for _ in range(1000):
+            stream.push([0])

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from support.checkpoints import CORPUS, FAMILIES, TOKEN_ROLES, write_tokenizer
-from tokenizers import Regex, normalizers
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer, TokenizerError
-from edgekit.runtime.tokenizer.growth import MOST_GROWTH, growth
 
 TEXTS = [
     *CORPUS,
@@ -82,7 +80,7 @@ def test_bos_is_added_to_plain_text_where_the_tokenizer_says_so(tmp_path: Path) 
 def test_ids_outside_the_vocabulary_have_no_text(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, "dream")
     tokenizer = Tokenizer(tmp_path)
-    assert tokenizer.decode([*tokenizer.encode("ab"), tokenizer.vocab_size + 7]) == "ab"
+    assert tokenizer.decode([*tokenizer.encode("ab"), tokenizer.vocab_size + 7, -1, 1 << 70]) == "ab"
 
 
 def test_stored_truncation_and_padding_are_dropped(tmp_path: Path) -> None:
@@ -120,7 +118,7 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="tokenizer.json: does not exist"):
         Tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(TokenizerError, match="tokenizer.json: is not a tokenizer"):
+    with pytest.raises(TokenizerError, match="tokenizer.json: has no model"):
         Tokenizer(tmp_path)
     for text in ("{", "[]"):
         write_tokenizer(tmp_path, "dream")
@@ -133,75 +131,77 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
             Tokenizer(saved(tmp_path, chat_template=template))
 
 
-PANICS = {
-    "an empty replacement": {"normalizer": {"type": "Prepend", "prepend": ""}},
-    "a pattern that matches nothing": {
+# Of these the library takes some, and panics at others.
+UNREADABLE = {
+    "its model is 'WordPiece'": {"model": {"type": "WordPiece", "vocab": {"a": 0}}},
+    "its normalizer is 'NFKC'": {"normalizer": {"type": "NFKC"}},
+    "its normalizer is 'Replace of an expression'": {
         "normalizer": {"type": "Replace", "pattern": {"Regex": "(?=)"}, "content": "x"}
     },
-    "a damaged character map": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}},
-    "a chunk of nothing": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
-    "a special token that is not there": {
-        "post_processor": {
-            "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "X", "type_id": 0}}], "pair": [],
-            "special_tokens": {},
-        }
+    "its normalizer is 'Precompiled'": {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}
     },
-    "a text shorter than what is stripped": {
-        "decoder": {"type": "Strip", "content": "a", "start": 5, "stop": 5}
+    "its pre_tokenizer is 'FixedLength'": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "its pre_tokenizer is 'ByteLevel behind ByteLevel'": {
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}] * 9}
+    },
+    "its post_processor is 'TemplateProcessing that repeats the text'": {
+        "post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}] * 9,
+                           "special_tokens": {}},
+    },
+    "'X' is missing": {
+        "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "X"}}],
+                           "special_tokens": {}},
     },
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PANICS)
-def test_a_panic_of_the_library_is_an_error_of_ours(tmp_path: Path, name: str) -> None:
-    """Its own class would pass every `except Exception` and end the process with a traceback."""
-    path = saved(tmp_path)
-    table = json.loads((path / "tokenizer.json").read_text())
-    files = {"tokenizer.json": json.dumps(table | PANICS[name]).encode()}
-    with pytest.raises(TokenizerError, match="^the bundle") as error:
-        tokenizer = Tokenizer.from_files(files, "the bundle")
-        for text in ("Hello wörld 123", "a", "a" * 9):
-            tokenizer.decode(tokenizer.encode(text))
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("said", UNREADABLE)
+def test_what_the_core_does_not_read_is_one_line(tmp_path: Path, said: str) -> None:
+    table = json.loads((saved(tmp_path) / "tokenizer.json").read_text())
+    files = {"tokenizer.json": json.dumps(table | UNREADABLE[said]).encode()}
+    with pytest.raises(TokenizerError, match="^the bundle/tokenizer.json: ") as error:
+        Tokenizer.from_files(files, "the bundle")
+    assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def repeated(kind: str, count: int, pattern: dict[str, str], content: str) -> dict[str, Any]:
-    steps = [{"type": "Replace", "pattern": pattern, "content": content}] * count
+def repeated(kind: str, count: int, text: str, content: str) -> dict[str, Any]:
+    steps = [{"type": "Replace", "pattern": {"String": text}, "content": content}] * count
     return {kind.removesuffix("s"): {"type": "Sequence", kind: steps}}
 
 
-ANY = {"Regex": r"[\s\S]"}
 AMPLIFIERS = {
-    "replacements of a text": repeated("normalizers", 9, ANY, "x" * 10),
-    "replacements of an answer": repeated("decoders", 9, ANY, "x" * 10),
-    "one long replacement": repeated("normalizers", 1, {"String": "e"}, "x" * 100),
-    "replacements of nothing": repeated("normalizers", 2, {"Regex": "x*"}, "x" * 20),
+    "replacements of a text": repeated("normalizers", 9, "e", "e" * 10),
+    "replacements of an answer": repeated("decoders", 9, "e", "e" * 10),
+    "one long replacement": repeated("normalizers", 1, "e", "x" * 100),
     "sequences in sequences": {
         "normalizer": {"type": "Sequence", "normalizers": [
-            repeated("normalizers", 3, {"String": "a"}, "a" * 3)["normalizer"]] * 3},
+            repeated("normalizers", 3, "e", "e" * 3)["normalizer"]] * 3},
     },
     "a beginning, then replacements": {
         "normalizer": {"type": "Sequence", "normalizers": [
-            {"type": "Prepend", "prepend": "x" * 9},
-            {"type": "Replace", "pattern": {"String": "x"}, "content": "x" * 9}]},
+            {"type": "Prepend", "prepend": "x" * 99},
+            *[{"type": "Replace", "pattern": {"String": "x"}, "content": "x" * 9}] * 9]},
     },
-    "bytes of bytes": {
+    "a beginning of each word": {
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}] * 9},
-    },
-    "the text a hundred times": {
-        "post_processor": {"type": "TemplateProcessing", "pair": [], "special_tokens": {},
-                           "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 100},
+            {"type": "Split", "pattern": {"String": "e"}, "behavior": "Isolated", "invert": False},
+            *[{"type": "Metaspace", "replacement": letter, "prepend_scheme": "always", "split": False}
+              for letter in "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"]]},
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", AMPLIFIERS)
-def test_a_tokenizer_that_makes_much_of_little_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_tokenizer_that_makes_much_of_little_is_stopped(tmp_path: Path, name: str) -> None:
     table = json.loads((saved(tmp_path) / "tokenizer.json").read_text())
     files = {"tokenizer.json": json.dumps(table | AMPLIFIERS[name]).encode()}
-    with pytest.raises(TokenizerError, match=r"can make (a text|an answer) \d+ times as long") as error:
-        Tokenizer.from_files(files, "the bundle")
+    tokenizer = Tokenizer.from_files(files, "the bundle")
+    e = tokenizer.token_id("e")
+    with pytest.raises(
+        TokenizerError, match=r"^the bundle/tokenizer.json: makes more than \d+ bytes of a text of \d+"
+    ) as error:
+        tokenizer.decode([e] * 5000) if "answer" in name else tokenizer.encode("e" * 5000)
     assert "\n" not in str(error.value)
 
 
@@ -220,30 +220,8 @@ def test_tokens_around_every_text_are_few(tmp_path: Path, pieces: int, ids: int,
         if fine:
             assert len(Tokenizer.from_files(files, "the bundle").encode("a", add_special=True)) > pieces
             continue
-        with pytest.raises(
-            TokenizerError, match=f"puts {pieces * ids} tokens around every text, more than any"
-        ):
+        with pytest.raises(TokenizerError, match="puts more tokens around texts than any tokenizer"):
             Tokenizer.from_files(files, "the bundle")
-
-
-REPLACE, SEQUENCE = normalizers.Replace, normalizers.Sequence
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        REPLACE(" ", "\u2581"), REPLACE("ab", "x" * 7), REPLACE(Regex("a+"), "xyz"), normalizers.NFD(),
-        normalizers.Prepend("\u2581"), normalizers.ByteLevel(), normalizers.BertNormalizer(),
-        SEQUENCE([normalizers.Prepend("\u2581"), REPLACE(" ", "\u2581"), REPLACE("\u2581", "abc")]),
-    ],
-)  # fmt: skip
-def test_no_text_grows_more_than_is_counted(step: Any) -> None:
-    most = growth(step)
-    assert 1 <= most <= MOST_GROWTH
-    for text in (" ", "a", "ab", "a" * 50, " a b" * 20, "\u4e16", "é" * 9, "ab" * 30):
-        made = step.normalize_str(text)
-        # NFD is counted as no growth: it adds accents, once.
-        assert len(made.encode()) <= (most + 1 if "é" in text else most) * len(text.encode()), text
 
 
 def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -482,13 +460,19 @@ def test_templates_see_plain_data_only(tmp_path: Path) -> None:
         tokenizer.chat(CHATS[0], helper=print)
 
 
-def test_a_tokenizer_of_values_alone_is_refused_before_the_library_builds_it(tmp_path: Path) -> None:
-    """It takes some 100 bytes for each."""
+@pytest.mark.parametrize("place", ["model", "vocab", "merges", "truncation", "added_tokens"])
+def test_a_tokenizer_of_values_alone_is_refused(tmp_path: Path, place: str) -> None:
+    """Each would take some 100 bytes."""
     write_tokenizer(tmp_path, "llada")
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
-    content["model"]["vocab"]["grown"] = [0] * 2_000_000
+    content, values = json.loads((tmp_path / "tokenizer.json").read_text()), [0] * 2_000_000
+    if place == "vocab":
+        content["model"]["vocab"]["grown"] = values
+    elif place in ("model", "merges"):
+        content["model"]["grown" if place == "model" else "merges"] = values
+    else:
+        content[place] = values
     text = json.dumps(content, separators=(",", ":"))
-    with pytest.raises(
-        TokenizerError, match=r"tokenizer.json: has 2\d{6} values in 4\d{6} bytes, more than any"
-    ):
+    said = "is expected" if place in ("vocab", "merges") else "it has more values than any of our files"
+    with pytest.raises(TokenizerError, match=rf"^here/tokenizer.json: not valid JSON \(.*{said}") as error:
         Tokenizer.from_files({"tokenizer.json": text.encode()}, "here")
+    assert "\n" not in str(error.value)

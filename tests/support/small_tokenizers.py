@@ -35,15 +35,9 @@ def byte_level() -> Tokenizer:
 
 
 def metaspace(scheme: str) -> Tokenizer:
-    """SentencePiece's unigrams with byte tokens; `scheme` says which texts get a space in front."""
-    pieces = [("<unk>", 0.0), *((byte, -20.0) for byte in BYTES), (SPACE, -3.0)]
-    pieces += [
-        *((letter, -4.0) for letter in LETTERS),
-        (SPACE + "he", -3.5),
-        ("llo", -3.6),
-        (SPACE * 2, -4.5),
-    ]
-    made = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
+    """SentencePiece's kind with byte tokens; `scheme` says which texts get a space in front."""
+    merges = [(SPACE, "h"), (SPACE + "h", "e"), ("l", "l"), ("ll", "o"), (SPACE, SPACE)]
+    made = Tokenizer(characters(merges))
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
     made.decoder = sentencepiece_decoder(strip=scheme != "never")
     return made
@@ -51,21 +45,17 @@ def metaspace(scheme: str) -> Tokenizer:
 
 def prepend() -> Tokenizer:
     """Llama's kind: the normalizer puts a space in front of every stretch between special tokens."""
-    merges = [(SPACE, "h"), (SPACE + "h", "e"), ("l", "l"), ("ll", "o"), ("r", "x")]
-    words = ["<unk>", *BYTES, SPACE, *LETTERS, *map("".join, merges)]
-    vocab = {word: i for i, word in enumerate(words)}
-    made = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", byte_fallback=True))
+    made = Tokenizer(characters([(SPACE, "h"), (SPACE + "h", "e"), ("l", "l"), ("ll", "o"), ("r", "x")]))
     made.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     made.decoder = sentencepiece_decoder(strip=True)
     return made
 
 
-def word_level() -> Tokenizer:
-    """Whole words and punctuation; spaces and line ends are in no token."""
-    words = ["<unk>", "###", "User", "Answer", ":", "hello", "world", "and", "more", "[", "]", "INST", "/"]
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return made
+def characters(merges: list[tuple[str, str]]) -> models.BPE:
+    """Byte pair encoding by characters; those that are none of LETTERS are tokens of their bytes."""
+    words = ["<unk>", *BYTES, SPACE, *LETTERS, *map("".join, merges)]
+    vocab = {word: i for i, word in enumerate(words)}
+    return models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", byte_fallback=True)
 
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {
@@ -74,7 +64,6 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "metaspace first": lambda: metaspace("first"),
     "metaspace always": lambda: metaspace("always"),
     "prepend": prepend,
-    "word level": word_level,
 }
 
 

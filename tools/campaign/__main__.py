@@ -23,7 +23,6 @@ from typing import Any
 # Read when numpy is imported: forked processes must not inherit a pool of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import click
 from rich.console import Console
