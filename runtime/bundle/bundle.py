@@ -190,7 +190,8 @@ class Bundle:
         named = set(self.model.embedding.runs)
         if self.packages is None:
             named |= {r for layer in self.model.layers for r in (layer.run, *layer.experts)}
-            named |= set(self.model.head.runs) if self.model.head else set()
+        if self.model.head is not None and (self.packages is None or not self.packages.head):
+            named |= set(self.model.head.runs)
         missing = sorted(named - set(file.runs))
         if missing:
             file.close()
@@ -224,6 +225,7 @@ def _packages(manifest: Manifest, layers: tuple[Layer, ...], where: str) -> Pack
         {name: rope.widths for name, rope in ropes(model).items()},
         model["self_conditioning"],
         len(model.get("adapters") or ()),
+        "head" in manifest.programs and "runs" in model["tables"].get("head", model["tables"]["embedding"]),
     )
     return packages.parse(manifest, layers, sizes, where)
 
@@ -232,10 +234,10 @@ def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | No
     tables = {
         name: Table(tuple(t["runs"]), tuple(t["starts"]), t["rows"], t["bits"])
         for name, t in model["tables"].items()
-        if held is None or name == "embedding"
+        if held is None or "runs" in t
     }
     tied = "head" not in model["tables"]
-    if held is not None:
+    if held is not None and held.head:
         bits = model["tables"].get("head", model["tables"]["embedding"])["bits"]
         tiles = held.head
         tables["head"] = Table(

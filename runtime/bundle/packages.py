@@ -6,6 +6,8 @@ Section `programs` of the manifest:
      "activations": "int8",         (before products with weights of 8 bits; float if it is not there)
      "coreai": "1.0.0b3",           (in the format of that name: the version that wrote the packages)
      "compiled": {"sm8650": ["compiled/sm8650/..."]},     (files by chip, in the format qnn, if there are any)
+     "head": {...},                 (the core's program of a head whose table lies in the flash file, in the
+                                     format qnn: no package is a tile of it)
      "packages": {"layers.0-3": {
          "path": "packages/layers.0-3.mlpackage", "bytes": 123, "files": ["packages/layers.0-3.ml..."],
          "parts": ["layers.0", ...],       (a tile of the vocabulary head also has "start" and "rows")
@@ -166,6 +168,7 @@ class Sizes:
     ropes: Mapping[str, Mapping[str, int]]  # by name: the widths of their tables, by name
     self_conditioning: bool
     adapters: int = 0
+    head_in_flash: bool = False  # the head may lie there, in place of packages
 
 
 def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str) -> Packages:
@@ -238,7 +241,7 @@ def _check_parts(packages: Packages, layers: Sequence[Layer], sizes: Sizes) -> N
         if tile.start != covered:
             raise Wrong(f"package {tile.name} starts at token {tile.start}, expected {covered}")
         covered += tile.rows
-    if covered != sizes.vocab:
+    if covered != sizes.vocab and not (sizes.head_in_flash and covered == 0):
         raise Wrong(f"the packages of the head hold {covered} of {sizes.vocab} tokens")
     order = [(layer.run, layer.slot) for layer in layers]
     for i, (name, slot) in enumerate(order):

@@ -16,8 +16,15 @@ GROUPS = st.sampled_from([DENSE_SMALL, "layer", EXPERT, SPARSE, "head"])
 @st.composite
 def models(draw: st.DrawFn) -> list[Unit]:
     sizes = st.one_of(st.sampled_from([8, 16, 64]), st.integers(1, 200))
-    rows = draw(st.lists(st.tuples(sizes, GROUPS), min_size=1, max_size=24))
-    return [Unit(f"u{i}", nbytes, group) for i, (nbytes, group) in enumerate(rows)]
+    rings = draw(st.sampled_from([st.just(0), st.just(1), st.integers(0, 1)]))
+    rows = draw(st.lists(st.tuples(sizes, GROUPS, rings), min_size=1, max_size=24))
+    return [Unit(f"u{i}", nbytes, group, ring) for i, (nbytes, group, ring) in enumerate(rows)]
+
+
+def largest_of(units: list[Unit], count: int) -> list[int]:
+    """Bytes of the largest units of each ring."""
+    each = [sorted((u.nbytes for u in units if u.ring == ring), reverse=True) for ring in (0, 1)]
+    return [sum(own[:count]) for own in each]
 
 
 BUDGETS = st.integers(0, 3000)
@@ -43,12 +50,15 @@ def test_a_plan_keeps_its_promises(units: list[Unit], budget: int, ring_min: int
     if total <= budget:
         assert not result.streamed and result.ring_bytes == 0
     else:
-        largest = sorted((size[name] for name in result.streamed), reverse=True)
-        assert result.ring_bytes >= min(max(ring_min, sum(largest[:ring_units])), sum(largest))
+        streamed = [unit for unit in units if unit.name in result.streamed]
+        parts = result.first_ring_bytes, result.ring_bytes - result.first_ring_bytes
+        least, whole = largest_of(streamed, ring_units), largest_of(streamed, len(streamed))
+        assert result.ring_bytes >= min(max(ring_min, sum(least)), sum(whole))
+        assert all(part >= own for part, own in zip(parts, least, strict=True))
+        assert parts[0] <= whole[0] and parts[1] <= whole[1] + 1
         # The budget is used: what is left holds no streamed unit beside the largest ring this model can need.
-        everything = sorted(size.values(), reverse=True)
-        reserve = min(max(ring_min, sum(everything[:ring_units])), total)
-        assert budget - result.pinned_bytes - reserve < max(largest)
+        reserve = min(max(ring_min, sum(largest_of(units, ring_units))), total)
+        assert budget - result.pinned_bytes - reserve < max(unit.nbytes for unit in streamed)
 
 
 @given(models(), BUDGETS, BUDGETS, RINGS, COUNTS)
@@ -161,7 +171,7 @@ def test_sizes_are_short_and_decimal(nbytes: int, text: str) -> None:
 
 
 def test_no_units_need_no_memory() -> None:
-    assert plan([], 0) == Plan((), frozenset(), (), 0, 0, 0, 0)
+    assert plan([], 0) == Plan((), frozenset(), (), 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -15,23 +15,24 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
+import torch
 from click.testing import CliRunner
 from support import sealing
 from support.bundles import quantized_reference
 from support.checkpoints import write_checkpoint
 from support.loop_parity import ReferenceDenoiser, check_loop, prompt_loop
-from support.package_bundles import check_around, check_layers, layer_values
+from support.package_bundles import check_layers, layer_values
 from support.qnn_bundles import (
     QnnPrograms,
     activation_codes,
     coded_activations,
     options,
     random_bundle,
-    rounded_rows,
 )
 from support.qnn_chips import name_of, number_in
 from support.signal_to_noise import decibels
 
+from edgekit.export import ops
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.options import Packaging
@@ -46,7 +47,7 @@ from edgekit.runtime.engines.qnn.programs import WEIGHTS_FILE, model_file
 from edgekit.runtime.engines.qnn.socs import SOCS
 from edgekit.runtime.errors import EngineFailed, PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
-from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.sampling import HeadRequest, PhiloxNoise
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.runtime.session.session import plan_session
 from edgekit.tools.cli import main
@@ -79,11 +80,9 @@ def test_layers_equal_the_reference_with_the_same_codes(tmp_path: Path, family: 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReferenceModel]:
-    """The shipped LLaDA, in packages of two layers and a head of four."""
+    """The shipped LLaDA, in packages of two layers, and tiles of the head in the flash file."""
     (name, scheme), folder = TINY, tmp_path_factory.mktemp("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgekit.export.formats.packages.cut.MOST_HEAD_ROWS", 128)
-        export(resolve(name), folder / "bundle", options(scheme, Packaging((24, 48), layers_per_chunk=2)))
+    export(resolve(name), folder / "bundle", options(scheme, Packaging((24, 48), layers_per_chunk=2)))
     return folder / "bundle", quantized_reference(resolve(name), scheme, "qnn")
 
 
@@ -96,9 +95,42 @@ def test_layers_of_the_shipped_model(tiny: tuple[Path, ReferenceModel]) -> None:
     assert len(used) == 2 * 6 * 7
 
 
-def test_norm_and_head_are_the_processors(tiny: tuple[Path, ReferenceModel]) -> None:
+def test_the_norm_is_the_processors(tiny: tuple[Path, ReferenceModel]) -> None:
     bundle, model = tiny
-    check_around(QnnPrograms(bundle), model, "float32", rounded_rows)
+    programs, rng = QnnPrograms(bundle), np.random.default_rng(7)
+    for name, function in programs.entries["final"]["functions"].items():
+        (given,) = function["inputs"]
+        values = {"x": rng.standard_normal(given["shape"]).astype(np.float32)}
+        found = programs.run("final", name, values)["y"]
+        norm = model._unit("norm.")["weight"]
+        expected = ops.rms_norm(torch.from_numpy(values["x"]), norm, model.architecture.norm_eps)
+        np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "a2d_qwen3"])
+def test_the_head_is_the_cores(tmp_path: Path, family: str) -> None:
+    """Its table lies in the flash file, once where it is tied to the embedding; what the last norm gives is
+    multiplied with it as in a bundle of the core's own format.
+    """
+    bundle, model = random_bundle(tmp_path, family, "mixed4")
+    opened = Bundle.open(bundle)
+    assert opened.packages is not None and not opened.packages.head
+    runs = {name for name in opened.runs if name.startswith(("embedding", "head"))}
+    assert any(name.startswith("head") for name in runs) != opened.model.tied_head
+    rng, canvas = np.random.default_rng(3), 24
+    request = HeadRequest(temperature=0.7, gumbel=PhiloxNoise(5).gumbel(canvas, opened.model.vocab_size),
+                          top_k=4, logits=True)  # fmt: skip
+    with Session(bundle) as session, coded_activations(QnnPrograms(bundle), model):
+        ids = rng.integers(0, session.vocab_size, canvas)
+        found = session.denoise(ids, request)
+        expected = ReferenceDenoiser(model).denoise(ids, request)
+    assert found.logits is not None and expected.logits is not None
+    assert decibels(found.logits, expected.logits) > 50
+    z = torch.from_numpy(found.logits)
+    np.testing.assert_array_equal(found.argmax, z.argmax(-1))
+    np.testing.assert_allclose(found.log_z, z.logsumexp(-1), rtol=1e-5)
+    noisy = z + torch.from_numpy(np.ascontiguousarray(request.gumbel(0, z.shape[1]).reshape(z.shape)))
+    np.testing.assert_array_equal(found.sample, noisy.argmax(-1))
 
 
 def test_two_steps_of_a_generation_are_those_of_the_reference(tiny: tuple[Path, ReferenceModel]) -> None:
@@ -117,7 +149,7 @@ def test_streamed_packages_give_what_resident_ones_give(tiny: tuple[Path, Refere
     bundle, model = tiny
     canvas = np.random.default_rng(4).integers(16, 512, 20)
     answers = []
-    for resident in (None, 900_000):
+    for resident in (None, 900_000, 0):
         with Session(bundle, SessionOptions(resident_bytes=resident)) as session:
             read = [session.counters()["bytes_read"]]
             for _ in range(2):
@@ -418,7 +450,7 @@ def test_verify_reads_what_packages_declare(tiny: tuple[Path, ReferenceModel], t
     shutil.copytree(tiny[0], tmp_path / "bundle")
     packages = Bundle.open(tmp_path / "bundle").packages
     assert packages is not None
-    assert [damage(tmp_path / "bundle", packages, own) for own in packages.entries.values()] == [""] * 8
+    assert [damage(tmp_path / "bundle", packages, own) for own in packages.entries.values()] == [""] * 4
     file = tmp_path / "bundle/packages/final.qnn" / model_file("t24", "processor")
     file.rename(file.with_name(model_file("t25", "processor")))
     said = damage(tmp_path / "bundle", packages, packages["final"])

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from edgekit.export import ops
 from edgekit.export.checkpoint import Checkpoint
-from edgekit.export.formats.onnx.ops import quantize_rows
 from edgekit.export.formats.options import Packaging
 from edgekit.export.formats.qnn.provider import provider
 from edgekit.export.models import architecture, complete
@@ -110,16 +109,10 @@ def coded(x: Tensor, codes: tuple[float, float]) -> Tensor:
     return ((x / scale).round() + zero).clamp(0, 65535).sub(zero) * scale
 
 
-def rounded_rows(x: Tensor) -> Tensor:
-    """x through the codes of rows that programs of the processor make, with ties where they have them."""
-    codes, scale = quantize_rows(x)
-    return (codes.float() - 128) * scale
-
-
 @contextmanager
 def coded_activations(programs: Programs, model: ReferenceModel) -> Iterator[list[str]]:
     """Inside, the reference makes 16-bit codes where the NPU does, and rounds rows before the head, which is
-    the processor's; gives the names of the matrices that it has multiplied with codes.
+    the core's; gives the names of the matrices that it has multiplied with codes.
     """
     codes, used = activation_codes(programs), list[str]()
     linear, logits = ops.linear, ops.vocab_logits
@@ -133,7 +126,7 @@ def coded_activations(programs: Programs, model: ReferenceModel) -> Iterator[lis
         return y if bias is None else y + bias
 
     def rounded_logits(x: Tensor, table: Tensor, scales: Any, softcap: float) -> Tensor:
-        return logits(rounded_rows(x), table, scales, softcap)
+        return logits(ops.round_rows(x), table, scales, softcap)
 
     ops.linear, ops.vocab_logits = with_codes, rounded_logits
     try:

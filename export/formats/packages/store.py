@@ -6,7 +6,8 @@ go on.
                                              first run of a package; {"run", "places", "xxh3"} per run
 
 A run enters the journal only after its bytes were synced. Rows of the embedding table go to the flash file;
-where the head is tied to it, they go to the head's packages as well.
+where the head is tied to it, they go to the head's packages as well. A head without packages is in the flash
+file too.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class PackageStore:
         plan = [[r.spec.name, [[t.name, t.dtype, t.shape] for t in r.spec.tensors]] for r in runs]
         cuts = [[p.name, p.kind, p.layers, p.start, p.rows] for p in source.packages]
         self._plan = hashlib.sha256(json.dumps([plan, cuts, tag]).encode()).hexdigest()
-        flash = [run.spec for run in runs if run.unit == "embedding"]
+        in_packages = any(package.kind == "head" for package in source.packages)
+        self._in_flash = {"embedding"} if in_packages else {"embedding", "head"}
+        flash = [run.spec for run in runs if run.unit in self._in_flash]
         self._flash = FlashWriter(weights, flash, resume=resume, tag=tag)
         try:
             if not (resume and self._read_journal()):
@@ -119,7 +122,7 @@ class PackageStore:
 
     def done(self, run_name: str) -> bool:
         """Whether the run is on disk."""
-        in_flash = self._runs[run_name].unit != "embedding" or self._flash.done(run_name)
+        in_flash = self._runs[run_name].unit not in self._in_flash or self._flash.done(run_name)
         return in_flash and run_name in self._records
 
     def write_run(self, name: str, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
@@ -139,7 +142,7 @@ class PackageStore:
                 yield tensor, array
 
         try:
-            if run.unit == "embedding" and not self._flash.done(name):
+            if run.unit in self._in_flash and not self._flash.done(name):
                 self._flash.write_run(name, placed())
             else:
                 _check(run, placed())

@@ -1,9 +1,9 @@
 """The writer of formats that keep weights in packages; a subclass adds what is a format's own.
 
-A bundle holds `packages/NAME<suffix>`, see `cut`, and a flash file with the embedding table alone,
-whose rows are looked up outside of the packages. The manifest's section is described in
-`edgekit.runtime.bundle.packages`. Masks are additive, -3e4 where nothing is to be seen: the largest round
-number that float16 has twice.
+A bundle holds `packages/NAME<suffix>`, see `cut`, and a flash file with the embedding table, whose rows are
+looked up outside of the packages, and with the table of a head that the core computes. The manifest's section
+is described in `edgekit.runtime.bundle.packages`. Masks are additive, -3e4 where nothing is to be seen: the
+largest round number that float16 has twice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ from edgekit.flashload.format import RUN_ALIGNMENT, TensorSpec
 
 
 class PackagedFormat(Format):
-    """A format whose weights, but for the embedding table, are in packages."""
+    """A format whose weights, but for the embedding table, are in packages; the head's too, where it lies in
+    runs.
+    """
 
     SECTION = "packages"
     HEAD_IN_RUNS = False  # packages of a head have rows of their own, which their entries say
@@ -92,7 +94,8 @@ class PackagedFormat(Format):
         row = WeightSpec("table", (1, table.shape[1]), "head", ())
         row_bytes = sum(t.nbytes for t in self.specs("table", row, choices[table.name]))
         most = self.most_layers(sizes)
-        return cut(architecture, sizes, row_bytes, packaging, self.LIMIT_BYTES, most)
+        packages = cut(architecture, sizes, row_bytes, packaging, self.LIMIT_BYTES, most)
+        return [package for package in packages if package.kind != "head" or not self.HEAD_IN_RUNS]
 
     def layer_bytes(self) -> list[int]:
         """The stored bytes of each layer."""
@@ -118,8 +121,8 @@ class PackagedFormat(Format):
         return floats.numbers(name, values, self.precision)
 
     def copied_bytes(self) -> int:
-        """A tied table is in the head's packages as well."""
-        if self.architecture.head is not None:
+        """A tied table is in the head's packages as well, where there are any."""
+        if self.architecture.head is not None or self.HEAD_IN_RUNS:
             return 0
         table = WeightSpec("table", self.architecture.embedding.shape, "head", ())
         return sum(t.nbytes for t in self.specs("table", table, self.choices["embedding"]))

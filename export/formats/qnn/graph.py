@@ -1,8 +1,8 @@
 """A package for the NPU being built: an ONNX model for each function, over constants in one file beside them.
 
-What is computed with matrices runs on the NPU; its products take 16-bit codes, and all between them is float.
-The last norm and the vocabulary head run on the processor, in float32: of their sums tokens are made, and
-the NPU's floats have 16 bits.
+Layers and self-conditioning run on the NPU; their products take 16-bit codes, and all between them is float.
+The last norm runs on the processor, in float32, and so does the vocabulary head, which is the core's: of
+their sums tokens are made, and the NPU's floats have 16 bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.onnx import ops as processor_ops
 from edgekit.export.formats.onnx.graph import Operators, check, convert
-from edgekit.export.formats.onnx.uint8 import uint8_variant
 from edgekit.export.formats.packages.functions import Feature, Signature
 from edgekit.export.formats.packages.graph import PackageBuilder
 from edgekit.export.formats.packages.layout import Constant
@@ -169,8 +168,6 @@ class QnnGraph(PackageBuilder):
         weights: Mapping[str, Callable[[], Any]],
     ) -> dict[str, Any]:
         model = self._converted(program, self._operators)
-        if self._place == "processor":  # of integer products the form that is right on all of them
-            model = uint8_variant(model) or model
         at = f"p{next(self._numbers)}."
         known: dict[str, str] = {}
         taken: dict[str, str] = {}  # names of matrices by the inputs that are their codes

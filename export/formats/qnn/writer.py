@@ -17,6 +17,7 @@ from edgekit.export.calibrate.ranges import ProductRange, Told, collect
 from edgekit.export.calibrate.texts import Samples
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import WrittenPrograms
+from edgekit.export.formats.native.writer import head_entry
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.formats.packages.cut import MOST_LAYERS, PackagePlan
 from edgekit.export.formats.packages.writer import PackagedFormat
@@ -34,13 +35,14 @@ from edgekit.runtime.bench import describe_machine
 from edgekit.runtime.engines.qnn.programs import SUFFIX
 
 #: Kinds of packages that run on the processor.
-ON_PROCESSOR = ("final", "head")
+ON_PROCESSOR = ("final",)
 
 
 class QnnFormat(PackagedFormat):
     """Layout `qnn-2`, see `layout`."""
 
     SUFFIX = SUFFIX
+    HEAD_IN_RUNS = True  # the core's kernels compute it
     # An NPU maps less than 4 GB for a process, and a package beside what is read ahead must fit in.
     LIMIT_BYTES = 1_000_000_000
 
@@ -122,9 +124,6 @@ class QnnFormat(PackagedFormat):
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
         return layout.arrays(name, role, q, self._ranges.get(name))
 
-    def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray:
-        return rows
-
     def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
         """The entries of the packages, and the files that chips load in their place."""
         written = super().write_programs(folder, progress)
@@ -138,7 +137,8 @@ class QnnFormat(PackagedFormat):
         return WrittenPrograms(written.entries, (*written.files, *files))
 
     def facts(self) -> dict[str, Any]:
-        return super().facts() | ({"compiled": self._compiled} if self._compiled else {})
+        compiled = {"compiled": self._compiled} if self._compiled else {}
+        return super().facts() | {"head": head_entry(self.architecture)} | compiled
 
     def observe(self, source: TensorSource, samples: Samples | None, told: Told) -> None:
         plan, pieces = (Plan(), None) if samples is None else (samples.plan, samples.pieces)

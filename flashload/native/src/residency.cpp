@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -16,7 +15,12 @@ namespace {
 constexpr const char *kFirst[] = {"dense small", "expert"}, *kLast = "sparse expert";
 constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 63) - 1;
 
-using Sizes = std::vector<std::uint64_t>;
+// What matters of a unit for reading ahead.
+struct Streamed {
+  std::uint64_t bytes = 0;
+  int ring = 0;
+};
+using Sizes = std::vector<Streamed>;
 
 // Units of equal group and size, as indices, in execution order.
 struct PinKind {
@@ -43,22 +47,48 @@ std::uint64_t checked_total(const std::vector<Unit> &units, std::uint64_t ring_u
   return total;
 }
 
-// Ring for units of these sizes. More than all of them together would be wasted.
+Sizes largest_first_of(const std::vector<Unit> &units) {
+  Sizes sizes;
+  for (const Unit &unit : units) sizes.push_back({unit.bytes, unit.ring});
+  std::sort(sizes.begin(), sizes.end(), [](const Streamed &a, const Streamed &b) { return a.bytes > b.bytes; });
+  return sizes;
+}
+
+// Bytes of one ring: of the largest units, and of all.
+struct RingSizes {
+  std::uint64_t largest = 0, all = 0;
+};
+
+RingSizes sizes_of(const Sizes &largest_first, std::uint64_t ring_units, int ring) {
+  RingSizes out;
+  std::uint64_t count = 0;
+  for (const Streamed &each : largest_first) {
+    if (each.ring != ring) continue;
+    if (count++ < ring_units) out.largest += each.bytes;
+    out.all += each.bytes;
+  }
+  return out;
+}
+
+// Rings for units of these sizes. More than all of them together would be wasted.
 std::uint64_t ring_for(const Sizes &largest_first, std::uint64_t ring_bytes_min, std::uint64_t ring_units) {
-  const auto count = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(ring_units, largest_first.size()));
-  const auto first = largest_first.begin();
-  const std::uint64_t largest = std::accumulate(first, first + count, std::uint64_t{0});
-  const std::uint64_t all = std::accumulate(first + count, largest_first.end(), largest);
-  return std::min(all, std::max(ring_bytes_min, largest));
+  RingSizes sum;
+  for (int ring = 0; ring < kRings; ++ring) {
+    const RingSizes own = sizes_of(largest_first, ring_units, ring);
+    sum.largest += own.largest;
+    sum.all += own.all;
+  }
+  return std::min(sum.all, std::max(ring_bytes_min, sum.largest));
 }
 
 // The largest size, and every size that is at most two thirds of the next larger one. Smaller steps are no reason to
 // pin the largest units: the few bytes won would cost the even spread.
-Sizes bounds_of(Sizes largest_first) {
-  largest_first.erase(std::unique(largest_first.begin(), largest_first.end()), largest_first.end());
-  Sizes bounds(1, largest_first.front());
-  for (std::size_t i = 1; i < largest_first.size(); ++i) {
-    if (largest_first[i] <= 2 * largest_first[i - 1] / 3) bounds.push_back(largest_first[i]);
+std::vector<std::uint64_t> bounds_of(const Sizes &largest_first) {
+  std::vector<std::uint64_t> bounds(1, largest_first.front().bytes);
+  std::uint64_t larger = bounds.front();
+  for (const Streamed &each : largest_first) {
+    if (each.bytes <= 2 * larger / 3) bounds.push_back(each.bytes);
+    larger = each.bytes;
   }
   return bounds;
 }
@@ -133,6 +163,25 @@ Pins fill(const std::vector<Unit> &units, const std::vector<PinKind> &kinds, std
 
 }  // namespace
 
+std::uint64_t least_ring(const std::vector<Unit> &streamed, std::uint64_t ring_units) {
+  return ring_for(largest_first_of(streamed), 0, ring_units);
+}
+
+std::uint64_t part_of_ring(const std::vector<Unit> &streamed, std::uint64_t ring_bytes, std::uint64_t ring_units, int ring) {
+  const Sizes sizes = largest_first_of(streamed);
+  const RingSizes own = sizes_of(sizes, ring_units, ring);
+  std::uint64_t least = 0, all = 0;
+  for (int each = 0; each < kRings; ++each) {
+    const RingSizes found = sizes_of(sizes, ring_units, each);
+    least += found.largest;
+    all += found.all;
+  }
+  if (all == least || ring_bytes <= least) return own.largest;
+  const long double share = static_cast<long double>(own.all - own.largest) / static_cast<long double>(all - least);
+  const std::uint64_t more = static_cast<std::uint64_t>(share * static_cast<long double>(std::min(ring_bytes, all) - least));
+  return std::min(own.all, own.largest + more);
+}
+
 ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budget, std::uint64_t ring_bytes_min,
                              std::uint64_t ring_units, BudgetTooSmall &too_small) {
   too_small.needed = 0;
@@ -144,9 +193,7 @@ ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budge
     return plan;
   }
 
-  Sizes largest_first;
-  for (const Unit &unit : units) largest_first.push_back(unit.bytes);
-  std::sort(largest_first.begin(), largest_first.end(), std::greater<>());
+  const Sizes largest_first = largest_first_of(units);
   const std::uint64_t needed = ring_for(largest_first, ring_bytes_min, ring_units);
   if (budget < needed) {
     too_small.needed = needed;
@@ -163,8 +210,10 @@ ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budge
   std::uint64_t most_ring = UINT64_MAX;
   for (const std::uint64_t bound : bounds_of(largest_first)) {
     const auto rest_begin = std::find_if(largest_first.begin(), largest_first.end(),
-                                         [bound](std::uint64_t bytes) { return bytes <= bound; });
-    const std::uint64_t forced = std::accumulate(largest_first.begin(), rest_begin, std::uint64_t{0});
+                                         [bound](const Streamed &each) { return each.bytes <= bound; });
+    const std::uint64_t forced =
+        std::accumulate(largest_first.begin(), rest_begin, std::uint64_t{0},
+                        [](std::uint64_t sum, const Streamed &each) { return sum + each.bytes; });
     if (forced > budget || bound > budget - forced) break;
     const std::uint64_t ring = ring_for(Sizes(rest_begin, largest_first.end()), ring_bytes_min, ring_units);
     if (ring > most_ring) continue;
@@ -174,18 +223,17 @@ ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budge
     if (best.pinned.empty() || pins.bytes > best.bytes) best = std::move(pins);
   }
 
-  Sizes streamed;
+  std::vector<Unit> streamed;
   for (std::size_t i = 0; i < units.size(); ++i) {
     if (best.pinned[i]) {
       plan.pinned.insert(units[i].name);
       plan.pinned_bytes += units[i].bytes;
     } else {
-      streamed.push_back(units[i].bytes);
+      streamed.push_back(units[i]);
       plan.streamed_bytes += units[i].bytes;
     }
   }
-  std::sort(streamed.begin(), streamed.end(), std::greater<>());
-  plan.ring_bytes = ring_for(streamed, ring_bytes_min, ring_units);
+  plan.ring_bytes = ring_for(largest_first_of(streamed), ring_bytes_min, ring_units);
   return plan;
 }
 

@@ -20,7 +20,11 @@ struct Unit {
   std::string name;
   std::uint64_t bytes = 0;
   std::string group;  // "dense small" is pinned first, then "expert"; "sparse expert" last
+  int ring = 0;       // that it streams through, of kRings
 };
+
+// What is read by different means is read ahead in memory of its own.
+constexpr int kRings = 2;
 
 struct ResidencyPlan {
   std::unordered_set<std::string> kept;  // by an engine, in memory of its own; pinned too where rows are looked up
@@ -29,12 +33,18 @@ struct ResidencyPlan {
   std::uint64_t passing_bytes = 0;  // memory that they come through, before any of the rest is taken
   std::uint64_t pinned_bytes = 0;
   std::uint64_t streamed_bytes = 0;  // per step
-  std::uint64_t ring_bytes = 0;
+  std::uint64_t ring_bytes = 0;  // of all rings
 };
 
 struct BudgetTooSmall {
   std::uint64_t needed = 0;  // 0: the budget is enough
 };
+
+// Memory of all rings for these streamed units: in each there is room for the `ring_units` largest of its own.
+std::uint64_t least_ring(const std::vector<Unit> &streamed, std::uint64_t ring_units);
+
+// The part of one ring in `ring_bytes` for all of them. What is beyond the least goes where most is streamed.
+std::uint64_t part_of_ring(const std::vector<Unit> &streamed, std::uint64_t ring_bytes, std::uint64_t ring_units, int ring);
 
 // Units in execution order. When the budget is too small, `too_small.needed` says what would be enough and the plan
 // is empty. Throws Error (EK_INVALID_ARGUMENT) for units without bytes or listed twice.

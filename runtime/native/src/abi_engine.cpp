@@ -7,6 +7,7 @@
 #include "abi_session.h"
 #include "packages/plugged_executor.h"
 #include "session/plugged_engine.h"
+#include "session/process.h"
 #include "session/reservation.h"
 
 namespace edgekit {
@@ -19,11 +20,12 @@ MakeEngine engine_of(const ek_engine *given, const SessionOptions &options, bool
   return [table](Bundle &bundle) { return std::make_unique<PluggedEngine>(bundle, table); };
 }
 
-MakeEngine packages_of(const ek_executor *given) {
+MakeEngine packages_of(const ek_executor *given, const SessionOptions &options) {
   if (given == nullptr) fail(EK_INVALID_ARGUMENT, "the executor is null");
   const ek_executor table = read_struct<ek_executor>(given, ek_executor{}, "ek_executor");
   if (table.reserved != 0) fail(EK_INVALID_ARGUMENT, "ek_executor.reserved is ", table.reserved, "; set it to 0");
-  return [table](Bundle &bundle) { return plugged_packages(bundle, table); };
+  const int threads = options.threads != 0 ? options.threads : usable_cores();
+  return [table, threads](Bundle &bundle) { return plugged_packages(bundle, threads, table); };
 }
 
 ek_memory_plan memory_of(const SessionPlan &plan) {
@@ -92,7 +94,7 @@ ek_status ek_session_open_packages(const char *bundle, const ek_session_options 
     if (session == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the session");
     *session = nullptr;
     const SessionOptions wanted = session_options_of(options);
-    *session = std::make_unique<ek_session>(path_of(bundle), wanted, packages_of(executor)).release();
+    *session = std::make_unique<ek_session>(path_of(bundle), wanted, packages_of(executor, wanted)).release();
   });
 }
 

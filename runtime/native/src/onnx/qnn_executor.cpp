@@ -58,12 +58,12 @@ bool is_loaded() {
   return runtime != nullptr;
 }
 
-std::unique_ptr<Engine> engine(Bundle &bundle) {
+std::unique_ptr<Engine> engine(Bundle &bundle, int threads) {
   if (!is_loaded()) {
     fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": is for Qualcomm's NPU, whose libraries this process has not loaded: call ",
          "ek_qnn_load, or open a bundle of the format native");
   }
-  return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), [&bundle](const PackagePrograms &programs) {
+  return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), threads, [&bundle](const PackagePrograms &programs) {
     return std::make_unique<QnnExecutor>(bundle.path(), programs);
   });
 }

@@ -37,8 +37,8 @@ void load(const Libraries &libraries);
 
 bool is_loaded();
 
-// Of a bundle of this format. Throws Error: EK_UNSUPPORTED_BUNDLE before `load` was called, those of PackagePrograms.
-std::unique_ptr<Engine> engine(Bundle &bundle);
+// Of a bundle of this format; `threads` are the head's. Throws Error: EK_UNSUPPORTED_BUNDLE before `load` was called, those of PackagePrograms.
+std::unique_ptr<Engine> engine(Bundle &bundle, int threads);
 
 class QnnExecutor final : public PackageExecutor {
  public:

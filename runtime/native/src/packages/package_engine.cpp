@@ -109,11 +109,14 @@ class PackageEngine::Call {
   }
 };
 
-PackageEngine::PackageEngine(const Bundle &bundle, const Json &programs, MakeExecutor make)
+PackageEngine::PackageEngine(const Bundle &bundle, const Json &programs, int threads, MakeExecutor make)
     : bundle_(bundle),
+      threads_(threads),
       programs_(bundle, programs),
       make_(std::move(make)),
-      opener_([this](const std::string &name) { return open_package(name); }) {}
+      opener_([this](const std::string &name) { return open_package(name); }) {
+  if (bundle.scores().front().unit->run != nullptr) core_head_ = std::make_unique<CoreHead>(bundle, programs.at("head"));
+}
 
 PackageEngine::~PackageEngine() = default;
 
@@ -138,10 +141,15 @@ EngineBytes PackageEngine::bytes(const EngineLengths &lengths) const {
   const std::uint64_t positions = static_cast<std::uint64_t>(rows), hidden = static_cast<std::uint64_t>(model.hidden);
   const std::uint64_t seen = static_cast<std::uint64_t>(lengths.rows + lengths.prefix);
   const std::uint64_t layer = sizeof(float) * positions * (kCopies * heads * seen + kWidths * hidden);
-  const std::uint64_t tile = sizeof(float) * kCopies * positions * static_cast<std::uint64_t>(bundle_.largest_tile());
   EngineBytes out;
-  out.activations = most + std::max(layer, tile);
   out.allowance = kAllowance;
+  if (core_head_ != nullptr) {
+    out.activations = most + layer;
+    out.head = core_head_->bytes(lengths, threads_);
+    return out;
+  }
+  const std::uint64_t tile = sizeof(float) * kCopies * positions * static_cast<std::uint64_t>(bundle_.largest_tile());
+  out.activations = most + std::max(layer, tile);
   out.head = static_cast<std::uint64_t>(lengths.segments) *
              HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), 1, model.self_conditioning,
                              std::min(kMostCandidates, model.vocabulary));
@@ -151,6 +159,7 @@ EngineBytes PackageEngine::bytes(const EngineLengths &lengths) const {
 void PackageEngine::open(const EngineLengths &) {
   files_ = std::make_unique<BundleFolder>(bundle_.path());
   executor_ = make_(programs_);
+  if (core_head_ != nullptr) pool_ = std::make_unique<ThreadPool>(threads_);
 }
 
 // Files are compared with their checksums before a system parses them, the first time: some end the process over one that
@@ -386,6 +395,7 @@ class PackageEngine::Head final : public HeadScores {
 
 std::unique_ptr<HeadScores> PackageEngine::head(const float *x, std::int64_t rows, const HeadRequest &request,
                                                 float *logits) {
+  if (core_head_ != nullptr) return core_head_->scores(*pool_, x, rows, request, logits);
   return std::make_unique<Head>(*this, x, rows, request, logits);
 }
 

@@ -17,7 +17,9 @@
 #include "bundle_folder.h"
 #include "packages/package_executor.h"
 #include "packages/package_opener.h"
+#include "session/core_head.h"
 #include "session/engine.h"
+#include "thread_pool.h"
 
 namespace edgekit {
 
@@ -25,9 +27,9 @@ class PackageEngine final : public Engine {
  public:
   using MakeExecutor = std::function<std::unique_ptr<PackageExecutor>(const PackagePrograms &)>;
 
-  // `programs` is the manifest's section. The executor is made when the engine opens: not for planning alone. Throws Error:
-  // see PackagePrograms.
-  PackageEngine(const Bundle &bundle, const Json &programs, MakeExecutor make);
+  // `programs` is the manifest's section. The executor is made when the engine opens: not for planning alone. `threads` are
+  // for a head that lies in the flash file, and is computed here. Throws Error: see PackagePrograms, CoreHead.
+  PackageEngine(const Bundle &bundle, const Json &programs, int threads, MakeExecutor make);
   ~PackageEngine() override;
 
   EngineBytes bytes(const EngineLengths &lengths) const override;
@@ -41,7 +43,7 @@ class PackageEngine final : public Engine {
   double open_finish(const WeightUnit &unit) override { return opener_.finish(unit.name); }
   void close_unit(const WeightUnit &unit) noexcept override { opener_.close(unit.name); }
   std::string numerics() const override { return bundle_.format(); }
-  int threads() const override { return 0; }
+  int threads() const override { return core_head_ == nullptr ? 0 : threads_; }
   std::uint64_t scratch_held() const override { return 0; }
 
  private:
@@ -61,7 +63,10 @@ class PackageEngine final : public Engine {
   void run(const Package &package, Call &call);
 
   const Bundle &bundle_;
+  const int threads_;
   const PackagePrograms programs_;
+  std::unique_ptr<CoreHead> core_head_;  // null: packages hold the head
+  std::unique_ptr<ThreadPool> pool_;     // the head's
   const MakeExecutor make_;
   std::unique_ptr<PackageExecutor> executor_;
   std::unique_ptr<BundleFolder> files_;

@@ -270,7 +270,9 @@ void PackagePrograms::find_lengths(const Bundle &bundle) {
   };
   check(bundle.final(), PackageKind::final);
   if (bundle.self_conditioning() != nullptr) check(*bundle.self_conditioning(), PackageKind::self_conditioning);
-  for (const BundleTile &tile : bundle.scores()) check(*tile.unit, PackageKind::head);
+  for (const BundleTile &tile : bundle.scores()) {
+    if (tile.unit->run == nullptr) check(*tile.unit, PackageKind::head);
+  }
   bool first = true;
   std::set<std::pair<std::int64_t, std::int64_t>> common;
   for (const BundleChunk &chunk : bundle.chunks()) {

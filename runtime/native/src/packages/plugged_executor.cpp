@@ -91,19 +91,19 @@ void PluggedExecutor::done(std::int32_t answer, const std::string &doing, const 
   if (answer != EK_ENGINE_DONE) fail(EK_ENGINE_FAILED, folder_, ": ", name_, " failed in ", doing, told.line());
 }
 
-std::unique_ptr<Engine> plugged_packages(Bundle &bundle, const ek_executor &table) {
+std::unique_ptr<Engine> plugged_packages(Bundle &bundle, int threads, const ek_executor &table) {
   if (!bundle.packaged()) {
     fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": bundles of format ", bundle.format(), " have no packages for the executor \"",
          table.name == nullptr ? "" : table.name, "\"");
   }
-  return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), [&bundle, table](const PackagePrograms &) {
+  return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), threads, [&bundle, table](const PackagePrograms &) {
     return std::make_unique<PluggedExecutor>(bundle.path(), table);
   });
 }
 
-std::unique_ptr<Engine> planned_packages(Bundle &bundle) {
+std::unique_ptr<Engine> planned_packages(Bundle &bundle, int threads) {
   return std::make_unique<PackageEngine>(
-      bundle, bundle.take_programs(), [&bundle](const PackagePrograms &) -> std::unique_ptr<PackageExecutor> {
+      bundle, bundle.take_programs(), threads, [&bundle](const PackagePrograms &) -> std::unique_ptr<PackageExecutor> {
         fail(EK_INTERNAL, bundle.path(), ": an engine for a plan was opened; please report it");
       });
 }

@@ -36,10 +36,10 @@ class PluggedExecutor final : public PackageExecutor {
 
 // An engine over it, for a bundle whose weights lie in packages. Throws Error: EK_UNSUPPORTED_BUNDLE for another one; see
 // PackagePrograms.
-std::unique_ptr<Engine> plugged_packages(Bundle &bundle, const ek_executor &table);
+std::unique_ptr<Engine> plugged_packages(Bundle &bundle, int threads, const ek_executor &table);
 
 // An engine of packages that nobody runs: for plans of memory.
-std::unique_ptr<Engine> planned_packages(Bundle &bundle);
+std::unique_ptr<Engine> planned_packages(Bundle &bundle, int threads);
 
 }  // namespace edgekit
 

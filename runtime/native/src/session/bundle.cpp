@@ -55,9 +55,8 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
   if (packaged_) {
     add_package_tiles();
     find_longest_prefix();
-  } else if (!model_.tied) {
-    head_ = tiles(model_.head);
   }
+  if (head_.empty() && !model_.tied) head_ = tiles(model_.head);
 }
 
 // Every unit has one use: a plan of what stays in memory counts it once.
@@ -112,6 +111,8 @@ void Bundle::add_package_tiles() {
     }
     head_.push_back({package(name), first->integer(), tokens});
   }
+  // A head that the core computes lies in the flash file.
+  if (head_.empty() && (model_.tied || !model_.head.runs.empty())) return;
   std::sort(head_.begin(), head_.end(), [](const BundleTile &a, const BundleTile &b) { return a.first < b.first; });
   std::int64_t covered = 0;
   for (const BundleTile &tile : head_) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
-#include <numeric>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -77,6 +76,10 @@ std::size_t units_ahead(const Bundle &bundle) {
   }
   return 2;
 }
+
+// Packages are opened, all else is read from the flash file.
+constexpr int kFlashRing = 0, kPackageRing = 1;
+int ring_of(const WeightUnit &unit) { return unit.run == nullptr ? kPackageRing : kFlashRing; }
 
 // What the engine keeps of these units, in room for `room` bytes, or `known`. Each comes through `free` bytes of memory.
 ResidencyPlan engine_units(const std::vector<Unit> &step, const std::unordered_set<std::string> *known, std::uint64_t room,
@@ -158,7 +161,7 @@ std::vector<Unit> weight_units(const Bundle &bundle) {
   std::vector<Unit> units;
   const auto add = [&](const WeightUnit &unit, const char *group) {
     const bool small = unit.bytes <= kSmallRunBytes && std::string(group) != kExpertGroup;
-    units.push_back({unit.name, unit.bytes, small ? "dense small" : group});
+    units.push_back({unit.name, unit.bytes, small ? "dense small" : group, ring_of(unit)});
   };
   if (bundle.self_conditioning() != nullptr) add(*bundle.self_conditioning(), "self-conditioning");
   for (const BundleChunk &chunk : bundle.chunks()) {
@@ -168,7 +171,9 @@ std::vector<Unit> weight_units(const Bundle &bundle) {
   add(bundle.final(), "final");
   for (const BundleTile &tile : bundle.scores()) add(*tile.unit, "head");
   if (bundle.has_head()) {
-    for (const BundleTile &tile : bundle.embedding()) units.push_back({tile.unit->name, tile.unit->bytes, kEmbeddingGroup});
+    for (const BundleTile &tile : bundle.embedding()) {
+      units.push_back({tile.unit->name, tile.unit->bytes, kEmbeddingGroup, kFlashRing});
+    }
   }
   return units;
 }
@@ -192,15 +197,10 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   // Where the engine keeps the table, tokens are looked up in another copy, or on the disk.
   for (std::size_t i = 0; !bundle.has_head() && i < bundle.scores().size(); ++i) {
     const WeightUnit &tile = *bundle.scores()[i].unit;
-    if (of_engine.kept.count(tile.name) != 0) looked_up.push_back({tile.name, tile.bytes, kEmbeddingGroup});
+    if (of_engine.kept.count(tile.name) != 0) looked_up.push_back({tile.name, tile.bytes, kEmbeddingGroup, kFlashRing});
   }
   std::uint64_t step_bytes = 0;
-  std::vector<std::uint64_t> largest;
-  for (const Unit &unit : step) {
-    step_bytes += unit.bytes;
-    largest.push_back(unit.bytes);
-  }
-  std::sort(largest.rbegin(), largest.rend());
+  for (const Unit &unit : step) step_bytes += unit.bytes;
   std::uint64_t everything = step_bytes;
   for (const Unit &unit : looked_up) everything += unit.bytes;
   std::uint64_t budget = limited ? free : everything;
@@ -213,11 +213,9 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
     plan.ring_bytes = plan.streamed_bytes = step_bytes;
     if (budget < step_bytes) too_small.needed = step_bytes;
   } else if (options.resident_bytes < everything) {
-    std::uint64_t largest_bytes = 0;
-    for (std::size_t i = 0; i < std::min(ring_units, largest.size()); ++i) largest_bytes += largest[i];
     // A budget that holds every unit would pin every unit, whatever the cap.
     const std::uint64_t below = std::max(options.resident_bytes, std::max<std::uint64_t>(step_bytes, 1) - 1);
-    budget = std::min({budget, options.resident_bytes + std::max(ring, largest_bytes), below});
+    budget = std::min({budget, options.resident_bytes + std::max(ring, least_ring(step, ring_units)), below});
     ring = budget > options.resident_bytes ? budget - options.resident_bytes : 0;
   }
   if (plan.ring_bytes == 0) plan = plan_residency(step, budget, ring, ring_units, too_small);
@@ -245,6 +243,19 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   return plan;
 }
 
+namespace {
+
+std::vector<Unit> streamed_units(const Bundle &bundle, const ResidencyPlan &plan) {
+  std::vector<Unit> out;
+  for (Unit &unit : weight_units(bundle)) {
+    const bool stays = plan.pinned.count(unit.name) != 0 || plan.kept.count(unit.name) != 0;
+    if (unit.group != kEmbeddingGroup && !stays) out.push_back(std::move(unit));
+  }
+  return out;
+}
+
+}  // namespace
+
 ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, std::uint64_t pinned_bytes) {
   ResidencyPlan out = plan;
   const std::vector<Unit> units = weight_units(bundle);
@@ -253,15 +264,13 @@ ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, s
     out.pinned_bytes -= unit->bytes;
     if (unit->group != kEmbeddingGroup && out.kept.count(unit->name) == 0) out.streamed_bytes += unit->bytes;
   }
-  std::vector<std::uint64_t> sizes;
-  for (const Unit &unit : units) {
-    const bool stays = out.pinned.count(unit.name) != 0 || out.kept.count(unit.name) != 0;
-    if (unit.group != kEmbeddingGroup && !stays) sizes.push_back(unit.bytes);
-  }
-  std::sort(sizes.rbegin(), sizes.rend());
-  sizes.resize(std::min(sizes.size(), units_ahead(bundle)));
-  out.ring_bytes = std::max(out.ring_bytes, std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0}));
+  out.ring_bytes = std::max(out.ring_bytes, least_ring(streamed_units(bundle, out), units_ahead(bundle)));
   return out;
+}
+
+std::uint64_t flash_ring(const Bundle &bundle, const ResidencyPlan &plan) {
+  if (plan.ring_bytes == 0 || !bundle.packaged()) return plan.ring_bytes;
+  return part_of_ring(streamed_units(bundle, plan), plan.ring_bytes, units_ahead(bundle), kFlashRing);
 }
 
 void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,

@@ -56,6 +56,9 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
 // been read.
 ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, std::uint64_t pinned_bytes);
 
+// The part of a plan's ring that what is read from the flash file goes through; the rest is for packages.
+std::uint64_t flash_ring(const Bundle &bundle, const ResidencyPlan &plan);
+
 // Throws BudgetError where what a session without a budget takes is more than `machine` bytes, the memory there is; 0:
 // nobody knows.
 void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,

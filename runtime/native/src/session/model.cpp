@@ -140,8 +140,8 @@ Model parse_model(const Json &root, const std::string &where, bool packaged) {
   out.embedding = reader.table(tables.at("embedding"), "embedding", out.vocabulary);
   if (const Json *head = tables.find("head")) {
     out.tied = false;
-    // Packages say themselves which tokens they hold.
-    if (!packaged) out.head = reader.table(*head, "head", out.vocabulary);
+    // Packages of a head say themselves which tokens they hold.
+    if (!packaged || head->find("runs") != nullptr) out.head = reader.table(*head, "head", out.vocabulary);
   }
   for (const Json &layer : root.at("layers").array()) {
     out.layers.push_back(reader.layer(layer, out.ropes, packaged));

@@ -6,13 +6,14 @@
 
 namespace edgekit {
 
-PackageStore::PackageStore(Engine &engine, const ResidencyPlan &plan, UnitsOf units_of)
-    : engine_(engine), budget_(plan.ring_bytes), units_of_(std::move(units_of)) {
+PackageStore::PackageStore(Engine &engine, const std::unordered_set<std::string> &pinned, std::uint64_t ahead_bytes,
+                           UnitsOf units_of)
+    : engine_(engine), budget_(ahead_bytes), units_of_(std::move(units_of)) {
   std::deque<const WeightUnit *> under_way;
   try {
     for (const Pass pass : {Pass::denoise, Pass::prefill, Pass::head}) {
       for (const WeightUnit *unit : units_of_(pass)) {
-        if (plan.pinned.count(unit->name) == 0 || !pinned_.insert(unit).second) continue;
+        if (pinned.count(unit->name) == 0 || !pinned_.insert(unit).second) continue;
         engine_.open_begin(*unit);
         under_way.push_back(unit);
       }

@@ -11,19 +11,18 @@
 #include <unordered_set>
 #include <vector>
 
-#include "residency.h"
 #include "session/engine.h"
 #include "session/weight_store.h"
 
 namespace edgekit {
 
 // The engine's own threads open; this class has none and calls the engine on the thread that calls it. Packages that are
-// open or being opened stay within the plan's bytes for reading ahead, one may always be.
+// open or being opened, but for the pinned ones, stay within `ahead_bytes`; one may always be.
 class PackageStore {
  public:
   // `units_of` gives the packages that a pass uses, in order. Opens those that stay open. Throws Error.
   using UnitsOf = std::function<std::vector<const WeightUnit *>(Pass)>;
-  PackageStore(Engine &engine, const ResidencyPlan &plan, UnitsOf units_of);
+  PackageStore(Engine &engine, const std::unordered_set<std::string> &pinned, std::uint64_t ahead_bytes, UnitsOf units_of);
   ~PackageStore();
   PackageStore(const PackageStore &) = delete;
   PackageStore &operator=(const PackageStore &) = delete;

@@ -55,11 +55,11 @@ SessionOptions checked(SessionOptions options, const Bundle &bundle) {
   return options;
 }
 
-// Weights in packages are opened by the engine; what is left in the flash file is looked up row by row.
+// The part of the flash file: weights in packages are opened by the engine.
 ResidencyPlan in_flash(const Bundle &bundle, const ResidencyPlan &plan) {
   ResidencyPlan out = plan;
   if (!bundle.packaged()) return out;
-  out.ring_bytes = 0;
+  out.ring_bytes = flash_ring(bundle, plan);
   for (auto name = out.pinned.begin(); name != out.pinned.end();) {
     name = bundle.file().layout().index.count(*name) != 0 ? std::next(name) : out.pinned.erase(name);
   }
@@ -97,9 +97,9 @@ void visit(const Bundle &bundle, Pass pass, const Unit &unit, const Chunk &chunk
   for (const BundleTile &tile : bundle.scores()) unit(*tile.unit);
 }
 
-std::unique_ptr<Engine> packages_of(Bundle &bundle, bool planning) {
-  if (planning) return planned_packages(bundle);
-  if (bundle.format() == qnn::kFormat) return qnn::engine(bundle);
+std::unique_ptr<Engine> packages_of(Bundle &bundle, int threads, bool planning) {
+  if (planning) return planned_packages(bundle, threads);
+  if (bundle.format() == qnn::kFormat) return qnn::engine(bundle, threads);
   fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": packages of the format ", bundle.format(),
        " are run by a system's own runtime, which ek_session_open_packages takes");
 }
@@ -111,7 +111,7 @@ MakeEngine core_engine(const SessionOptions &options, bool planning) {
   return [threads, planning](Bundle &bundle) -> std::unique_ptr<Engine> {
     const int count = threads != 0 ? threads : usable_cores();
     if (bundle.format() == "tvm") return std::make_unique<TvmEngine>(bundle, bundle.take_programs(), count, planning);
-    if (bundle.packaged() && bundle.format() != "native") return packages_of(bundle, planning);
+    if (bundle.packaged() && bundle.format() != "native") return packages_of(bundle, count, planning);
     return std::make_unique<NativeEngine>(bundle, count);
   };
 }
@@ -148,7 +148,8 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
       kept_memory(std::make_shared<KvMemory>()) {
   engine->open(lengths_of(model(), options));
   if (bundle.packaged()) {
-    packages = std::make_unique<PackageStore>(*engine, plan, [this](Pass pass) { return units_of(pass); });
+    packages = std::make_unique<PackageStore>(*engine, plan.pinned, plan.ring_bytes - flash_ring(bundle, plan),
+                                              [this](Pass pass) { return units_of(pass); });
   }
   if (model().role_width != 0) role_head = std::make_unique<RoleHead>(bundle);
   kept_memory->memory = &engine->memory();
@@ -178,9 +179,11 @@ const ResidencyPlan &Session::Implementation::keep_planned() {
 
 std::vector<const Run *> Session::Implementation::runs_of(Pass pass) const {
   std::vector<const Run *> out;
-  if (bundle.packaged()) return out;
-  visit(bundle, pass, [&](const WeightUnit &unit) { out.push_back(unit.run); }, [&](std::size_t i) {
-    out.push_back(bundle.chunks()[i].unit->run);
+  const auto add = [&](const WeightUnit &unit) {
+    if (unit.run != nullptr) out.push_back(unit.run);
+  };
+  visit(bundle, pass, add, [&](std::size_t i) {
+    add(*bundle.chunks()[i].unit);
     experts.append_runs(i, pass, out);
   });
   return out;
@@ -188,8 +191,10 @@ std::vector<const Run *> Session::Implementation::runs_of(Pass pass) const {
 
 std::vector<const WeightUnit *> Session::Implementation::units_of(Pass pass) const {
   std::vector<const WeightUnit *> out;
-  visit(bundle, pass, [&](const WeightUnit &unit) { out.push_back(&unit); },
-        [&](std::size_t i) { out.push_back(bundle.chunks()[i].unit); });
+  const auto add = [&](const WeightUnit &unit) {
+    if (unit.run == nullptr) out.push_back(&unit);
+  };
+  visit(bundle, pass, add, [&](std::size_t i) { add(*bundle.chunks()[i].unit); });
   return out;
 }
 
@@ -217,13 +222,13 @@ void Session::Implementation::relieve() {
   experts.follow(plan);
   const std::uint64_t before = less.pinned_bytes + less.ring_bytes, after = plan.pinned_bytes + plan.ring_bytes;
   if (after < before) reservation.give_back(before - after);
-  if (packages) packages->unpin(gone, plan.ring_bytes);
+  if (packages) packages->unpin(gone, plan.ring_bytes - flash_ring(bundle, plan));
 }
 
 bool Session::Implementation::pinned(const std::string &unit) const {
   const FlashLayout &file = bundle.file().layout();
   const auto run = file.index.find(unit);
-  if (bundle.packaged() || run == file.index.end()) return plan.pinned.count(unit) != 0;
+  if (run == file.index.end()) return plan.pinned.count(unit) != 0;
   return weights.pinned(file.runs[run->second]) != nullptr;
 }
 
@@ -407,9 +412,9 @@ SessionStatistics Session::statistics() const {
   const Implementation &own = *implementation_;
   RingStatistics ring = own.weights.ring_statistics();
   if (own.packages) {
-    ring.bytes_read = own.packages->bytes_opened();
-    ring.read_seconds = own.packages->open_seconds();
-    ring.wait_seconds = own.packages->wait_seconds();
+    ring.bytes_read += own.packages->bytes_opened();
+    ring.read_seconds += own.packages->open_seconds();
+    ring.wait_seconds += own.packages->wait_seconds();
   }
   SessionStatistics out;
   out.io_mode = own.bundle.file().io_mode();
