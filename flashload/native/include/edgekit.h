@@ -777,7 +777,8 @@ typedef struct ek_package_array {
  * session chooses packages and functions by their lengths, compares their files with the manifest before they are opened,
  * opens and closes them as its budget says, pads what goes in and cuts what comes out. Functions return EK_ENGINE_DONE, or
  * anything else for a failure: then they may put one line about it into `error`, for ek_last_error, as UTF-8 of at most
- * `error_size` bytes with the null byte behind it. */
+ * `error_size` bytes with the null byte behind it. They must not call functions of the session that calls them: those are
+ * EK_INVALID_STATE, and ek_session_close in `open` would wait for itself. */
 typedef struct ek_executor {
   uint32_t struct_size;
   uint32_t reserved;   /* 0 */

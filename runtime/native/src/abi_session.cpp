@@ -50,6 +50,9 @@ void leave(ek_session &session) noexcept {
 }  // namespace
 
 Entry::Entry(ek_session *session) : session_(required(session)) {
+  if (session_.session.opens_here()) {
+    fail(EK_INVALID_STATE, "the session cannot be called by what opens its packages, for which it waits");
+  }
   if (!enter(session_)) {
     fail(EK_INVALID_STATE, "the session is in another call: engines and callbacks must not call it, nor two threads at "
          "the same time");

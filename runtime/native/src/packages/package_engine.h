@@ -42,6 +42,7 @@ class PackageEngine final : public Engine {
   void open_begin(const WeightUnit &unit) override { opener_.begin(unit.name); }
   double open_finish(const WeightUnit &unit) override { return opener_.finish(unit.name); }
   void close_unit(const WeightUnit &unit) noexcept override { opener_.close(unit.name); }
+  bool opens_here() const override { return opener_.here(); }
   std::string numerics() const override { return bundle_.format(); }
   int threads() const override { return core_head_ == nullptr ? 0 : threads_; }
   std::uint64_t scratch_held() const override { return 0; }

@@ -15,12 +15,12 @@ PackageOpener::~PackageOpener() {
 }
 
 void PackageOpener::begin(const std::string &name) {
+  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   {
     std::lock_guard<std::mutex> lock(mutex_);
     opening_[name] = {};
     queue_.push_back(name);
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   changed_.notify_all();
 }
 
@@ -37,6 +37,7 @@ double PackageOpener::finish(const std::string &name) {
 
 void PackageOpener::work() {
   using Clock = std::chrono::steady_clock;
+  worker_ = std::this_thread::get_id();
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });

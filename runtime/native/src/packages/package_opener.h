@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_PACKAGES_PACKAGE_OPENER_H
 #define EDGEKIT_PACKAGES_PACKAGE_OPENER_H
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -33,6 +34,9 @@ class PackageOpener {
   OpenPackage &opened(const std::string &name) { return *opened_.at(name); }
   void close(const std::string &name) { opened_.erase(name); }
 
+  // Whether the caller is what opens packages, for which `finish` would wait for ever.
+  bool here() const { return worker_ == std::this_thread::get_id(); }
+
  private:
   struct Opening {
     std::unique_ptr<OpenPackage> package;
@@ -49,6 +53,7 @@ class PackageOpener {
   std::unordered_map<std::string, Opening> opening_;
   bool stop_ = false;
   std::unordered_map<std::string, std::unique_ptr<OpenPackage>> opened_;  // the caller's alone
+  std::atomic<std::thread::id> worker_{std::thread::id()};
   std::thread thread_;
 };
 

@@ -131,6 +131,10 @@ class Engine {
   virtual double open_finish(const WeightUnit &) { no_packages(); }
   virtual void close_unit(const WeightUnit &) noexcept {}
 
+  // Whether the calling thread is the one on which they are opened: a call of the session there would wait for itself. Any
+  // thread may ask.
+  virtual bool opens_here() const { return false; }
+
   // Memory where weights lie: see ek_engine. The first throws Error.
   virtual void lend(const std::uint8_t *, std::uint64_t) {}
   virtual void take_back(const std::uint8_t *, std::uint64_t) noexcept {}

@@ -395,6 +395,8 @@ void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
 
 std::int64_t Session::adapter() const { return implementation_->options.adapter; }
 
+bool Session::opens_here() const { return implementation_->engine->opens_here(); }
+
 std::int64_t Session::most_segments() const {
   const SessionOptions &options = implementation_->options;
   return options.memory_bytes == 0 ? 0 : std::max(options.sequences, options.segments);

@@ -125,6 +125,7 @@ class Session {
   SessionPlan plan() const;
   int threads() const;
   std::int64_t adapter() const;        // see SessionOptions
+  bool opens_here() const;  // see Engine
   std::int64_t most_segments() const;  // of a pass, that a memory budget was planned for; 0: any number
   const Model &model() const;
   const Json &sampler() const;  // the manifest's section
