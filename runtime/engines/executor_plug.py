@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edgekit.flashload.core_memory import array
+from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import EXECUTOR_FUNCTION_TYPES, ExecutorStruct
 from edgekit.runtime.engines.base import Executor, OpenModel
 from edgekit.runtime.engines.kept_errors import ENDS, KeptErrors
@@ -36,8 +38,10 @@ class ExecutorPlug:
         self._opened: dict[int, tuple[str, OpenModel]] = {}  # path and package, by what the core knows it by
         self._count, self._calls = 0, 0
         self._errors = KeptErrors()
-        # What opening has raised, by what the core is told of it: it tells it when the package is wanted.
+        # What opening has raised, by the package's name: the core tells it when the package is wanted.
         self._of_opening: dict[str, BaseException] = {}
+        self._opens_on: int | None = None  # the thread that is opening one
+        self._leaving = False
         self._functions: dict[str, Any] = {
             "open": self._guarded("open", self._open),
             "call": self._guarded("call", self._call),
@@ -56,8 +60,18 @@ class ExecutorPlug:
         """Raise what closing a package has raised, once."""
         self._errors.raise_later()
 
+    def opens_here(self) -> bool:
+        """Whether this thread is opening a package, for which the session would wait."""
+        return self._opens_on == threading.get_ident()
+
+    def leave(self) -> None:
+        """Have what is under way in other threads end, without a word, at its next package."""
+        self._leaving = True
+
     def close(self) -> None:
         """To be called once the session is closed. Raises what closing a package has raised."""
+        for package in list(self._opened):  # whose closing a signal came before
+            self._close(None, package)
         self.raise_later()
 
     def statistics(self) -> dict[str, Any]:
@@ -68,25 +82,31 @@ class ExecutorPlug:
         def call(user: object, *arguments: Any) -> int:
             *given, place, size = arguments
             try:
+                if self._leaving:
+                    raise SystemExit
                 function(*given)
                 return _DONE
             except BaseException as error:
                 own = self._told(name, error)
-                text = one_line(own) or type(own).__name__
-                words = text.encode(errors="replace")[: size - 1].decode(errors="ignore")
-                ctypes.memmove(place, words.encode() + b"\0", len(words.encode()) + 1)
                 if name == "open":
-                    self._of_opening[words] = own
+                    self._of_opening[given[0].decode()] = own
                 else:
                     self._errors.keep(own)
+                words = one_line(own).replace("\0", " ").encode(errors="replace")[: size - 1]
+                ctypes.memmove(place, words + b"\0", len(words) + 1)
                 return 0
 
         return call
 
     def _raised_in_opening(self, told: Exception) -> BaseException | None:
-        own = next((error for text, error in self._of_opening.items() if text in str(told)), None)
-        self._of_opening.clear()
-        return own
+        if not isinstance(told, EngineFailed):
+            return None
+        doing = f"{self._executor.name} failed in opening package "
+        for unit, error in list(self._of_opening.items()):
+            if f"{doing}{unit}: " in str(told):
+                del self._of_opening[unit]
+                return error
+        return None
 
     def _told(self, function: str, error: BaseException) -> BaseException:
         if isinstance(error, ENDS):
@@ -96,7 +116,12 @@ class ExecutorPlug:
 
     def _open(self, unit: bytes, path: bytes, functions: Any, count: int, out: Any) -> None:
         folder = Path(os.fsdecode(path))
-        opened = self._executor.open(folder, [functions[i].decode() for i in range(count)])
+        self._opens_on = threading.get_ident()
+        try:
+            opened = self._executor.open(folder, [functions[i].decode() for i in range(count)])
+        finally:
+            self._opens_on = None
+        self._of_opening.pop(unit.decode(), None)
         self._count += 1  # null is no package
         self._opened[self._count] = str(folder), opened
         out[0] = self._count
@@ -111,7 +136,7 @@ class ExecutorPlug:
         self._calls += 1
         for own in outputs[:given]:
             place = _array(own)
-            place[...] = _checked(found, own.name.decode(), place.shape, f"{path}: function {name}")
+            _put(place, found, own.name.decode(), f"{path}: function {name}")
 
     def _close(self, user: object, package: int) -> None:
         try:
@@ -124,12 +149,23 @@ def _array(given: Any) -> np.ndarray:
     return array(given.data, tuple(given.shape[: given.rank]), _DTYPES[given.dtype])
 
 
-def _checked(found: Mapping[str, Any], name: str, shape: tuple[int, ...], at: str) -> np.ndarray:
+def _put(place: np.ndarray, found: Mapping[str, Any], name: str, at: str) -> None:
+    """Raises EngineFailed for what is not of the place's shape, or no numbers that it holds."""
+    if not isinstance(found, Mapping):
+        raise EngineFailed(f"{at} gives {shown(found)}, not arrays by name; mend the executor")
     own = found.get(name)
-    if own is None or np.shape(own) != shape:
+    if own is None or np.shape(own) != place.shape:
         what = "nothing" if own is None else f"shape {list(np.shape(own))}"
         raise EngineFailed(
-            f"{at} gives {what} for output {name}, the manifest says {list(shape)}; copy or export the "
+            f"{at} gives {what} for output {name}, the manifest says {list(place.shape)}; copy or export the "
             "bundle again"
         )
-    return np.asarray(own)
+    own = np.asarray(own)
+    if own.dtype.kind not in "fiu":
+        raise EngineFailed(f"{at} gives {own.dtype} for output {name}, not {place.dtype}; mend the executor")
+    with np.errstate(over="ignore", invalid="ignore"):  # becomes infinity, or is refused
+        place[...] = own
+        if place.dtype.kind == "i" and not np.array_equal(place, own):
+            raise EngineFailed(
+                f"{at} gives numbers for output {name} that {place.dtype} does not hold; mend the executor"
+            )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 #: Generators are between an engine and those who hear of its exceptions; these would end them.
@@ -20,6 +20,7 @@ class KeptErrors:
     def __init__(self) -> None:
         self._error: BaseException | None = None
         self._later: BaseException | None = None
+        self._signal: BaseException | None = None
 
     def keep(self, error: BaseException) -> None:
         """For the call under way. The first one is what went wrong; one that ends the program is more."""
@@ -43,16 +44,16 @@ class KeptErrors:
 
     def within(self, call: Callable[[], T], otherwise: Callable[[Exception], BaseException | None]) -> T:
         """What a call into the core returns. Raises what was kept within it, else what `otherwise` makes of
-        the core's own exception, else that.
+        the core's own exception, else that. A signal is raised whatever the core says.
         """
-        self._error = None
+        self._error = self._signal = None
         # A signal that arrives while the core computes is raised where Python goes on, which may be at the
         # entry of a function of the table, before anything there can catch it.
         before = sys.unraisablehook
-        if threading.current_thread() is threading.main_thread():
-            sys.unraisablehook = lambda told: self.keep(told.exc_value) if told.exc_value else before(told)
         try:
-            return call()
+            if threading.current_thread() is threading.main_thread():
+                sys.unraisablehook = lambda told: self._hear(told) or before(told)
+            made = call()
         except Exception as own:
             error = self._error or self._later or otherwise(own)
             self._error = self._later = None
@@ -64,3 +65,21 @@ class KeptErrors:
             raise
         finally:
             sys.unraisablehook = before
+        error, self._signal = self._signal, None
+        if error is None and not isinstance(self._later, Exception):
+            error, self._later = self._later, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        return made
+
+    def _hear(self, told: Any) -> bool:
+        """Whether what Python cannot raise is a signal's, at the entry of a function of a table."""
+        signal = threading.current_thread() is threading.main_thread() and told.exc_value is not None
+        if not signal or "ctypes callback" not in (told.err_msg or ""):
+            return False
+        self._signal = told.exc_value
+        self.keep(told.exc_value)
+        return True

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -190,6 +191,7 @@ class Session(OneOwner):
         computes in place of them.
         """
         self._handle: int | None = None
+        self._place = c_void_p()  # where the core puts it, null once it is closed
         self._process = OwnerProcess()
         self._gate = threading.Lock()
         # What a signal can interrupt anywhere is put down before it is done, and only ever taken away.
@@ -218,24 +220,26 @@ class Session(OneOwner):
         # Of its own sequence, which exists while somebody uses it: the two would keep each other.
         self._uncached = Uncached()
         self._sequence: Callable[[], Sequence | None] = _nobody
-        handle = c_void_p()
         wanted = _core_options(o)
         table = None if self._plug is None else ctypes.byref(self._plug.struct)
-        folder, place = _native.path_bytes(self.bundle.path), ctypes.byref(handle)
+        folder, place = _native.path_bytes(self.bundle.path), ctypes.byref(self._place)
         opens = (
             self._library.ek_session_open_packages
             if isinstance(self._plug, ExecutorPlug)
             else self._library.ek_session_open_engine
         )
+        opening = object()
+        self._under_way.add(opening)
+        if isinstance(self._plug, ExecutorPlug):
+            _OPENED_AHEAD.add(self)
         try:
             self._check(lambda: opens(folder, ctypes.byref(wanted), table, place))
         except BaseException:
-            if self._plug is not None:
-                self._plug.close()
+            self._end()
             raise
-        self._handle = handle.value
-        if isinstance(self._plug, ExecutorPlug):
-            _OPENED_AHEAD.add(self)
+        finally:
+            self._under_way.discard(opening)
+        self._handle = self._place.value
         info = self._info()
         self.vocab_size, self.hidden_size = int(info.vocabulary), int(info.hidden_size)
         self.threads = int(info.threads)
@@ -400,27 +404,53 @@ class Session(OneOwner):
         Raises InvalidRequest while a call of it is under way, in an engine or another thread.
         """
         if not self._process.here:
-            self._handle = None
+            self._handle = self._place.value = None
             return
+        self._check_opening()
         with self._gate:
             if self._under_way:
                 raise errors.InvalidRequest(
                     f"{self.bundle.path}: the session is in a call, and cannot be closed by its engine or "
                     "another thread before that is over"
                 )
-            handle, self._handle = self._handle, None
-        if handle is None:
+            self._handle = None
+        if self._place.value is None:
             return
         for watcher in list(self._watchers):
             watcher.close()  # what looks on must end first
         with self._gate:
             self._dropped.extend(filter(None, [each.taken() for each in list(self._sequences)]))
             self._close_dropped()
+        self._end()
+
+    def _end(self) -> None:
+        """Close the handle, once: no signal comes between taking it and the core, which `next` calls."""
+        ends = self._library.ek_session_close
         try:
-            _raising(self._plug, lambda: self._library.ek_session_close(handle))
+            _raising(self._plug, lambda: next(map(ends, iter(self._taken, None)), None))
         finally:
-            if self._plug is not None:
+            if self._plug is not None and self._place.value is None:
                 self._plug.close()
+
+    def left(self) -> bool:
+        """Close it while Python ends, and whether that is done: what other threads call ends at the next
+        package.
+        """
+        with suppress(BaseException):
+            if isinstance(self._plug, ExecutorPlug) and self._under_way:
+                self._plug.leave()
+            self.close()
+        return self._place.value is None and not self._under_way
+
+    def _taken(self) -> int | None:
+        value, self._place.value = self._place.value, None
+        return value
+
+    def _check_opening(self) -> None:
+        if isinstance(self._plug, ExecutorPlug) and self._plug.opens_here():
+            raise errors.InvalidRequest(
+                f"{self.bundle.path}: the session cannot be called, or closed, by what opens its packages"
+            )
 
     def __enter__(self) -> Session:
         if self._handle is None:
@@ -433,7 +463,11 @@ class Session(OneOwner):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
+        if getattr(self, "_place", None) is None or self._place.value is None:
+            return
+        if isinstance(self._plug, ExecutorPlug) and self._plug.opens_here():
+            threading.Thread(target=self.close, daemon=False).start()  # collected by what it would wait for
+        else:
             self.close()
 
     def watched_by(self, watcher: Watcher) -> None:
@@ -485,6 +519,7 @@ class Session(OneOwner):
         end may be missed where a signal comes before it.
         """
         self._process.check("the session")
+        self._check_opening()
         token = object()
         try:
             with self._gate:
@@ -524,12 +559,16 @@ class Session(OneOwner):
 _OPENED_AHEAD: WeakSet[Session] = WeakSet()
 
 
+_LEAVES_S = 10.0
+
+
 @atexit.register
 def _close_all() -> None:
     """Python ends a thread that is within it when it ends itself, which the core cannot survive."""
+    until = time.monotonic() + _LEAVES_S
     for session in list(_OPENED_AHEAD):
-        with suppress(Exception):
-            session.close()
+        while not session.left() and time.monotonic() < until:
+            time.sleep(0.01)  # a call of another thread, which nobody waits for, ends
 
 
 def _raising(plug: EnginePlug | ExecutorPlug | None, call: Callable[[], T]) -> T:

@@ -8,9 +8,14 @@ import functools
 import gc
 import itertools
 import json
+import random
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +38,7 @@ from support.reference_packages import (
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
-from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.packages import Package
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
@@ -387,9 +392,14 @@ print("leaves while the next pass is opened")
 """
 
 
-def test_python_may_end_while_packages_are_opened_ahead(tmp_path: Path) -> None:
-    bundle, _ = random_packages(tmp_path, "llada", [(16, 0)], n_layers=6, layers_per_package=1)
-    script = [sys.executable, "-c", LEAVES, str(bundle)]
+@pytest.fixture(scope="module")
+def llada(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llada")
+    return random_packages(folder, "llada", [(16, 0)], n_layers=6, layers_per_package=1)[0]
+
+
+def test_python_may_end_while_packages_are_opened_ahead(llada: Path) -> None:
+    script = [sys.executable, "-c", LEAVES, str(llada)]
     ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "leaves while the next pass is opened\n"
@@ -400,6 +410,45 @@ def test_packages_give_what_they_declare_or_the_pass_ends(gemma: Case) -> None:
     with session:
         executor.cuts = "final"
         with pytest.raises(EngineFailed, match=r"final.*gives shape \[1, 15, \d+\] for output out0, the"):
+            session.denoise(np.arange(16), HeadRequest())
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "make", "match"),
+    [
+        ("layers", "y", lambda y: y.astype(object), "gives object for output out0, not float32"),
+        ("layers", "y", lambda y: np.full(y.shape, "1.5"), "gives <U3 for output out0, not float32"),
+        ("head", "argmax", lambda n: n.astype(np.int64) + 2**32, "output out1 that int32 does not hold"),
+        ("head", "argmax", lambda n: n + 0.5, "output out1 that int32 does not hold"),
+        ("head", "argmax", lambda n: n * np.nan, "output out1 that int32 does not hold"),
+    ],
+)
+def test_packages_give_numbers_that_their_type_holds(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch, kind: str, role: str, make: Any, match: str
+) -> None:
+    """An int64 that does not fit would be another token."""
+    session, _ = session_of(gemma)
+    compute, changes = ReferencePackage.call, [True]
+
+    def changed(own: ReferencePackage, name: str, inputs: Any) -> dict[str, Any]:
+        found: dict[str, Any] = compute(own, name, inputs)
+        (function,) = (f for f in own._entry.functions if f.name == name)
+        if changes and function.kind == kind and role in function.outputs:
+            port = function.outputs[role].name
+            found[port] = make(found[port])
+        return found
+
+    monkeypatch.setattr(ReferencePackage, "call", changed)
+    with session:
+        with pytest.raises(EngineFailed, match=match):
+            session.denoise(np.arange(16), HeadRequest())
+        changes.clear()
+        expected = session.denoise(np.arange(16), HeadRequest()).argmax
+        make, kind, role = (lambda n: n.astype(np.float64).tolist()), "head", "argmax"
+        changes.append(True)
+        np.testing.assert_array_equal(session.denoise(np.arange(16), HeadRequest()).argmax, expected)
+        monkeypatch.setattr(ReferencePackage, "call", lambda *_: None)
+        with pytest.raises(EngineFailed, match="gives None, not arrays by name; mend the executor"):
             session.denoise(np.arange(16), HeadRequest())
 
 
@@ -442,7 +491,16 @@ def test_a_package_that_does_not_close_is_told_once(
     assert not executor.open_now
 
 
-@pytest.mark.parametrize("error", [KeyError("no such thing"), StopIteration(), MemoryError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("no such thing"),
+        StopIteration(),
+        MemoryError(),
+        ValueError("a line\n\x1b[31m, another\0one"),
+        ValueError("\N{BLACK STAR}" * 400),
+    ],
+)
 def test_what_opening_raises_ahead_of_its_use_is_raised_where_the_package_is_wanted(
     gemma: Case, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -472,3 +530,216 @@ def test_what_opening_raises_ahead_of_its_use_is_raised_where_the_package_is_wan
         found = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
         np.testing.assert_array_equal(found, expected)
     assert not executor.open_now
+
+
+def test_what_opening_raised_for_nobody_is_not_raised_in_place_of_another_error(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text, such as "1", may stand in any other."""
+    session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
+    real, fails = executor.open, [True]
+
+    def refuses(path: Path, functions: Any) -> Any:
+        if fails and path.stem.startswith("layers.2"):
+            raise KeyError(1)
+        return real(path, functions)
+
+    def stops(own: ReferencePackage, name: str, inputs: Any) -> Any:
+        time.sleep(0.2)  # the packages behind it are being opened
+        raise OSError("first")
+
+    monkeypatch.setattr(executor, "open", refuses)
+    with session:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="first"):
+            patch.setattr(ReferencePackage, "call", stops)
+            session.denoise(np.arange(16), HeadRequest())
+        fails.clear()
+        with pytest.raises(PromptTooLong, match="17 positions are more than"):
+            session.denoise(np.arange(17), HeadRequest())
+    assert not executor.open_now
+
+
+# --- whoever calls back, or comes between -------------------------------------------------------------------
+
+
+def opening_ahead(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch, does: Callable[[Session], None]
+) -> tuple[Session, ReferenceExecutor]:
+    """A session that has computed once, and whose next opening ahead `does` something on its thread."""
+    session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
+    session.denoise(np.arange(16), HeadRequest())
+    session.idle()
+    own, real, done = weakref.ref(session), executor.open, threading.Event()
+
+    def opens(path: Path, functions: Any) -> Any:
+        if executor.calls and executor.calls[-1][1].kind == "head" and not done.is_set():
+            time.sleep(0.2)  # the pass is over
+            done.set()
+            if (given := own()) is not None:
+                does(given)
+        return real(path, functions)
+
+    monkeypatch.setattr(executor, "open", opens)
+    return session, executor
+
+
+@pytest.mark.parametrize(
+    "call", [Session.close, Session.idle, lambda s: s.denoise(np.arange(3), HeadRequest())]
+)
+def test_what_opens_packages_cannot_call_the_session(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch, call: Callable[[Session], Any]
+) -> None:
+    """Both would wait for each other."""
+    told: list[Exception] = []
+
+    def tries(session: Session) -> None:
+        try:
+            call(session)
+        except InvalidRequest as error:
+            told.append(error)
+
+    session, executor = opening_ahead(gemma, monkeypatch, tries)
+    with session:
+        session.denoise(np.arange(16), HeadRequest())
+        session.denoise(np.arange(16), HeadRequest())
+    assert "cannot be called, or closed, by what opens its packages" in str(told[0])
+    assert not executor.open_now
+
+
+def test_a_session_that_is_collected_by_what_opens_its_packages_is_closed(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cycle may be found on any thread."""
+    session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
+    real, armed, collected = executor.open, threading.Event(), threading.Event()
+
+    def opens(path: Path, functions: Any) -> Any:
+        if armed.wait(0.2):
+            armed.clear()
+            gc.collect()
+            collected.set()
+        return real(path, functions)
+
+    session.denoise(np.arange(16), HeadRequest())
+    session.idle()
+    gc.disable()
+    try:
+        monkeypatch.setattr(executor, "open", opens)
+        session.denoise(np.arange(16), HeadRequest())
+        session.itself = session  # type: ignore[attr-defined]
+        del session
+        armed.set()
+        assert collected.wait(30)
+    finally:
+        gc.enable()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(30)
+    assert not executor.open_now
+
+
+class Stop(KeyboardInterrupt):
+    """Of the timer."""
+
+
+@pytest.mark.parametrize("what", ["opening", "passes", "closing"])
+def test_a_signal_is_raised_and_leaves_no_package_open(
+    llada: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Wherever it comes: at the entry of a function of the table, or before the core closes the session."""
+    rng, fired, lost = random.Random(what), [0], list[Any]()
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)  # Python's own: within __del__
+
+    def stop(*_: object) -> None:
+        fired[0] += 1
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for seed in range(25):
+            executor = EchoExecutor(llada, np.zeros((16, 64)))
+            opened, real = [0], executor.open
+
+            def opens(path: Path, functions: Any, real: Any = real, opened: list[int] = opened) -> Any:
+                package, opened[0] = real(path, functions), opened[0] + 1
+
+                def close() -> None:
+                    opened[0] -= 1
+
+                package.close = close
+                return package
+
+            executor.open = opens  # type: ignore[method-assign]
+            resident = 0 if seed % 2 or what != "opening" else None
+            session: Session | None = None
+            fired[0] = 0
+            try:
+                if what != "opening":
+                    session = Session(llada, SessionOptions(resident_bytes=resident), executor)
+                    session.denoise(np.arange(16), HeadRequest())
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 0.004))
+                if session is None:
+                    session = Session(llada, SessionOptions(resident_bytes=resident), executor)
+                if what == "passes":
+                    sequence = session.sequence
+                    for _ in range(5):
+                        sequence.denoise(np.arange(16), HeadRequest())
+                elif what == "closing":
+                    session.close()
+                while not fired[0]:
+                    time.sleep(0.001)
+                assert lost, "nobody heard of the signal"
+            except Stop:
+                pass
+            sequence = None
+            if session is not None:
+                session.close()
+            del session
+            if opened != [0]:
+                gc.collect()
+            assert opened == [0] and fired == [1]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_others_cannot_raise_during_a_call_is_told_as_ever(
+    gemma: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no signal, and not what a failed call raises."""
+    session, _ = session_of(gemma)
+    told: list[Any] = []
+
+    class Dropped:
+        def __del__(self) -> None:
+            raise ValueError("dropped")
+
+    def fails(own: ReferencePackage, name: str, inputs: Any) -> Any:
+        Dropped()
+        raise OSError("own")
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: told.append(str(given.exc_value)))
+    monkeypatch.setattr(ReferencePackage, "call", fails)
+    with session, pytest.raises(OSError, match="own"):
+        session.denoise(np.arange(16), HeadRequest())
+    assert told == ["dropped"]
+
+
+DAEMON = """
+import threading
+again = Session(bundle, SessionOptions(resident_bytes=0), Slow())
+
+def computes():
+    while True:
+        again.denoise(np.arange(16), HeadRequest())
+
+threading.Thread(target=computes, daemon=True).start()
+threading.Thread(target=lambda: Session(bundle, None, Slow()), daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+def test_python_may_end_while_threads_that_nobody_waits_for_compute(llada: Path) -> None:
+    script = [sys.executable, "-c", LEAVES + DAEMON, str(llada)]
+    ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
