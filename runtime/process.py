@@ -90,9 +90,11 @@ def _group_limit(root: Path, controller: str, limit: Callable[[Path, bool], int 
 
 def _cores(quota: str, period: str) -> int | None:
     """Cores that microseconds per period amount to: half a core still runs one thread."""
+    if quota.strip() in ("max", ""):  # for which `int` raises, and loses a signal that comes meanwhile
+        return None
     try:
         microseconds, per = int(quota), int(period)
-    except ValueError:  # "max", or no such file
+    except ValueError:
         return None
     return -(-microseconds // per) if microseconds > 0 and per > 0 else None
 
