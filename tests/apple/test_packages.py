@@ -279,6 +279,20 @@ def test_text_beyond_the_exported_lengths_is_refused_before_anything_runs(gemma:
     assert not executor.opened
 
 
+def test_a_text_is_checked_as_it_would_be_encoded(gemma: Case) -> None:
+    """Before anything of it runs: whoever runs several texts together leaves out the one that is too long."""
+    session, executor = session_of(gemma)
+    with session:
+        for count in (1, 16, 64, 79, 80):
+            session.sequence.check_prefill(np.arange(count) % 50)
+        with pytest.raises(PromptTooLong, match="after a prefix of 80 are more than package") as told:
+            session.sequence.check_prefill(np.arange(81) % 50)
+        assert not executor.calls
+        with pytest.raises(PromptTooLong) as found:
+            session.prefill(np.arange(81) % 50)
+        assert str(found.value) == str(told.value)
+
+
 # --- residency ----------------------------------------------------------------------------------------------
 
 

@@ -230,6 +230,17 @@ const PackageFunction &PackageEngine::fitting_head(const Package &package, std::
   return *found;
 }
 
+void PackageEngine::check_rows(std::int64_t rows, std::int64_t kept) const {
+  for (const BundleChunk &chunk : bundle_.chunks()) {
+    std::vector<std::int64_t> seen;
+    for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
+      const std::int64_t window = bundle_.model().layers[i].window;
+      seen.push_back(window == 0 ? kept : std::min(kept, window - 1));
+    }
+    fitting(programs_.of(*chunk.unit), rows, seen);
+  }
+}
+
 void PackageEngine::layers(const LayersCall &call) {
   for (const LayerSegment &segment : call.segments) layers_of_segment(call, segment);
 }

@@ -34,6 +34,7 @@ class PackageEngine final : public Engine {
 
   EngineBytes bytes(const EngineLengths &lengths) const override;
   void open(const EngineLengths &lengths) override;
+  void check_rows(std::int64_t rows, std::int64_t kept) const override;
   void layers(const LayersCall &call) override;
   void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) override;
   void final(const LoadedUnit &weights, std::int64_t rows, float *x) override;

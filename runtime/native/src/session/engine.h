@@ -112,6 +112,9 @@ class Engine {
   // Once, when `bytes` of these lengths are granted and before any of the following.
   virtual void open(const EngineLengths &lengths) = 0;
 
+  // Throws Error (EK_PROMPT_TOO_LONG) where no program takes a segment of so many rows behind `kept` others.
+  virtual void check_rows(std::int64_t, std::int64_t) const {}
+
   virtual void layers(const LayersCall &call) = 0;
 
   // In place: x [rows, hidden] becomes the decoder's input. `soft` [rows, hidden] carries the embedding's scale.

@@ -88,8 +88,11 @@ void check_text(const Session::Implementation &session, const Sequence &sequence
 void check_prefill(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
                    std::int64_t count) {
   check_text(session, sequence, ids, count);
-  const Model &model = session.model();
-  session.check_lengths(true, std::min(prefill_chunk(model), count), sequence.prefix_length() + count, 1);
+  const std::int64_t chunk = prefill_chunk(session.model()), before = sequence.prefix_length();
+  session.check_lengths(true, std::min(chunk, count), before + count, 1);
+  for (std::int64_t done = 0; done < count; done += chunk) {
+    session.engine->check_rows(std::min(chunk, count - done), before + done);
+  }
 }
 
 PassRun::PassRun(Session::Implementation &session, const std::vector<PassSegment> &segments)

@@ -8,8 +8,7 @@ final class PackageTable: CoreTable {
   private let name: UnsafeMutablePointer<CChar>
   /// Of the call under way, on its thread.
   private var failed: EdgeKitError?
-  /// What opening has failed with, on the core's own thread, by the words that the core repeats where the package is
-  /// wanted.
+  /// What opening has failed with, on the core's own thread, by package: the core tells it where that is wanted.
   private let ofOpening = Mutex<[String: EdgeKitError]>([:])
 
   init(_ name: String, _ executor: any PackageExecutor) {
@@ -28,8 +27,8 @@ final class PackageTable: CoreTable {
 
   func failure(_ told: EdgeKitError) -> EdgeKitError {
     let opening = ofOpening.withLock { all in
-      defer { all = [:] }
-      return all.first { told.message.contains($0.key) }?.value
+      let wanted = all.keys.first { told.message.contains(" failed in opening package \($0): ") }
+      return wanted.flatMap { all.removeValue(forKey: $0) }
     }
     return failed ?? opening ?? told
   }
@@ -39,10 +38,10 @@ final class PackageTable: CoreTable {
     table.struct_size = UInt32(MemoryLayout<ek_executor>.size)
     table.name = UnsafePointer(name)
     table.user = Unmanaged.passUnretained(self).toOpaque()
-    table.open = { user, _, path, functions, count, package, error, size in
-      guard let user, let path, let package else { return 0 }
+    table.open = { user, unit, path, functions, count, package, error, size in
+      guard let user, let unit, let path, let package else { return 0 }
       let expected = UnsafeBufferPointer(start: functions, count: Int(count)).compactMap { $0 }.map { String(cString: $0) }
-      return owner(user).opened(String(cString: path), expected, package, error, size)
+      return owner(user).opened(String(cString: unit), String(cString: path), expected, package, error, size)
     }
     table.call = { user, package, function, inputs, inputCount, outputs, outputCount, error, size in
       guard let user, let package, let function else { return 0 }
@@ -65,16 +64,18 @@ final class PackageTable: CoreTable {
   }
 
   private func opened(
-    _ path: String, _ functions: [String], _ place: UnsafeMutablePointer<UnsafeMutableRawPointer?>,
+    _ unit: String, _ path: String, _ functions: [String],
+    _ place: UnsafeMutablePointer<UnsafeMutableRawPointer?>,
     _ error: UnsafeMutablePointer<CChar>?, _ size: UInt64
   ) -> Int32 {
     do throws(EdgeKitError) {
       let package = try executor.open(URL(fileURLWithPath: path, isDirectory: true), functions: functions)
       place.pointee = Unmanaged.passRetained(Opened(package)).toOpaque()
+      ofOpening.withLock { $0[unit] = nil }
       return EK_ENGINE_DONE
     } catch let own {
-      let words = tell(own, error, size)
-      ofOpening.withLock { $0[words] = own }
+      tell(own, error, size)
+      ofOpening.withLock { $0[unit] = own }
       return 0
     }
   }
@@ -88,19 +89,18 @@ final class PackageTable: CoreTable {
       return EK_ENGINE_DONE
     } catch let own {
       failed = failed ?? own
-      _ = tell(own, error, size)
+      tell(own, error, size)
       return 0
     }
   }
 
-  /// Writes the message as far as there is room, and returns what it has written.
-  private func tell(_ own: EdgeKitError, _ place: UnsafeMutablePointer<CChar>?, _ size: UInt64) -> String {
+  /// Writes the message as far as there is room.
+  private func tell(_ own: EdgeKitError, _ place: UnsafeMutablePointer<CChar>?, _ size: UInt64) {
+    guard let place, size > 0 else { return }
     var words = own.message
-    while words.utf8.count >= size, !words.isEmpty { words.removeLast() }
-    guard let place, size > 0 else { return words }
+    while words.utf8.count >= size { words.removeLast() }
     let bytes = Array(words.utf8CString)
     place.update(from: bytes, count: bytes.count)
-    return words
   }
 }
 
