@@ -458,6 +458,22 @@ def test_where_no_source_gives_it(java: Java, bundle: Path, tmp_path: Path, faul
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_program_of_one_file_shows_why_a_fetch_failed(java: Java, tmp_path: Path) -> None:
+    """Java's launcher of source files cuts its own frames off a stack, and fails itself where it has none."""
+    page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```java\n([^`]*class Fetch .*?)```", page, re.DOTALL)
+    with RangeServer(arriving.make(tmp_path / "served")) as server:
+        nowhere = server.url + "/nowhere"
+        (tmp_path / "Fetch.java").write_text(program.replace("https://models.example/llada", nowhere))
+        command = ["java", "-cp", str(java.classes[0]), f"-Djava.library.path={java.folder}", "Fetch.java"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=TOOLS, capture_output=True, text=True, timeout=60, check=False
+        )
+    said = rf"EdgeKitException: .*{re.escape(nowhere)}.* has neither edgekit\.json nor bundles\.json"
+    assert done.returncode == 1 and re.search(said, done.stderr), done.stderr
+    assert "at Fetch.main(Fetch.java:" in done.stderr
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a server and Java take for TLS on "localhost"."""

@@ -56,11 +56,18 @@ public final class EdgeKitException extends RuntimeException {
   private final Status status;
   private final long sufficientBytes;
 
-  /** Made by the native code alone. */
+  /** Made by the native code. */
   EdgeKitException(byte[] message, int status, long sufficientBytes) {
     super(new String(message, StandardCharsets.UTF_8));
     this.status = status >= 0 && status < STATUSES.length ? STATUSES[status] : Status.INTERNAL;
     this.sufficientBytes = sufficientBytes;
+  }
+
+  /** As another thread has thrown it, with the frames of this one: for whoever asked for that thread's work. */
+  EdgeKitException(EdgeKitException cause) {
+    super(cause.getMessage(), cause);
+    status = cause.status;
+    sufficientBytes = cause.sufficientBytes;
   }
 
   /**

@@ -3,6 +3,7 @@ package io.edgekit;
 import io.edgekit.EdgeKitException.Status;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -54,14 +55,28 @@ final class FetchRun {
       giveBack();
     }
     synchronized (this) {
-      if (failure instanceof Error) throw (Error) failure;
-      if (failure != null) throw (RuntimeException) failure;
+      if (failure != null) throw failed(failure);
       if (!ready) return false;
     }
     FetchProgress last = progress();
     if (last == null) return false;
     listener.accept(last);
     return true;
+  }
+
+  /** What this thread throws where another one has failed: with frames of this one, which say who asked for it. */
+  private static RuntimeException failed(Throwable failure) {
+    if (failure instanceof EdgeKitException) return new EdgeKitException((EdgeKitException) failure);
+    if (failure.getClass() == IllegalStateException.class) {
+      return new IllegalStateException(failure.getMessage(), failure);
+    }
+    // Of the application's listener, or an error of Java's: none can be made of its class, so that it has both stacks.
+    List<StackTraceElement> frames = new ArrayList<>(Arrays.asList(failure.getStackTrace()));
+    StackTraceElement[] own = new Throwable().getStackTrace();
+    frames.addAll(Arrays.asList(own).subList(1, own.length));
+    failure.setStackTrace(frames.toArray(new StackTraceElement[0]));
+    if (failure instanceof Error) throw (Error) failure;
+    return (RuntimeException) failure;
   }
 
   /** Ends it; null: it has not failed. */

@@ -182,6 +182,33 @@ public final class FetchTest {
   }
 
   @Test
+  public void whatThreadsOfAFetchThrowNamesItsCaller() {
+    FetchOptions nowhere = new FetchOptions(URL + "/nowhere");
+    EdgeKitException error =
+        assertThrows(EdgeKitException.class, () -> BundleFetch.fetch(target(), nowhere, null, NOBODY));
+    assertEquals(Status.FETCH_FAILED, error.status());
+    assertTrue("no frame is the caller's", isOfThisTest(error));
+    EdgeKitException cause = (EdgeKitException) error.getCause();
+    assertEquals(Status.FETCH_FAILED, cause.status());
+    assertEquals(error.getMessage(), cause.getMessage());
+    assertFalse(isOfThisTest(cause));
+
+    RuntimeException thrown = new UnsupportedOperationException("of the listener");
+    thrown.setStackTrace(new StackTraceElement[0]);
+    nowhere.trouble(
+        said -> {
+          throw thrown;
+        });
+    assertSame(
+        thrown, assertThrows(RuntimeException.class, () -> BundleFetch.fetch(target(), nowhere, null, NOBODY)));
+    assertTrue("no frame is the caller's", isOfThisTest(thrown));
+  }
+
+  private static boolean isOfThisTest(Throwable error) {
+    return Stream.of(error.getStackTrace()).anyMatch(each -> each.getClassName().equals(FetchTest.class.getName()));
+  }
+
+  @Test
   public void closingEndsItFromAnyThread() throws Exception {
     BundleFetch fetch = open(SLOW);
     CountDownLatch begun = new CountDownLatch(1);
