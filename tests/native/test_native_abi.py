@@ -318,7 +318,7 @@ def test_executors_need_all_of_their_functions(tmp_path: Path, session: Session,
     given = session._library.ek_session_open_packages(*arguments)
     refused(session, given, 'the executor "mine" has no function open, call or close')
     given = session._library.ek_session_open_engine(*arguments[:2], None, arguments[3])
-    refused(session, given, "which ek_session_open_packages takes", code=11)
+    refused(session, given, "open a bundle of the format native, or give what runs them", code=11)
     assert handle.value is None
 
 

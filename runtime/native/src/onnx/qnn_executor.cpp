@@ -60,8 +60,8 @@ bool is_loaded() {
 
 std::unique_ptr<Engine> engine(Bundle &bundle, int threads) {
   if (!is_loaded()) {
-    fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": is for Qualcomm's NPU, whose libraries this process has not loaded: call ",
-         "ek_qnn_load, or open a bundle of the format native");
+    fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": is for Qualcomm's NPU, whose libraries this process has not loaded: load ",
+         "them first (Java: new Npu().load(), C: ek_qnn_load), or open a bundle of the format native");
   }
   return std::make_unique<PackageEngine>(bundle, bundle.take_programs(), threads, [&bundle](const PackagePrograms &programs) {
     return std::make_unique<QnnExecutor>(bundle.path(), programs);

@@ -101,7 +101,8 @@ std::unique_ptr<Engine> packages_of(Bundle &bundle, int threads, bool planning) 
   if (planning) return planned_packages(bundle, threads);
   if (bundle.format() == qnn::kFormat) return qnn::engine(bundle, threads);
   fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": packages of the format ", bundle.format(),
-       " are run by a system's own runtime, which ek_session_open_packages takes");
+       " are run by a system's own runtime, which this call does not reach: open a bundle of the format native, or give ",
+       "what runs them (C: ek_session_open_packages)");
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ public final class NpuTest {
     String bundle = property("bundle");
     EdgeKitException before = assertThrows(EdgeKitException.class, () -> Session.open(bundle));
     assertEquals(Status.UNSUPPORTED_BUNDLE, before.status());
+    assertTrue(before.getMessage(), before.getMessage().contains("new Npu().load()"));
 
     assertEquals("native", opened());
     assertEquals(Status.OPEN_FAILED, refused(new Npu().onnxRuntime("libnothing.so")).status());
