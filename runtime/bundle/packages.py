@@ -156,7 +156,10 @@ class Packages:
     def most(self) -> str:
         """Describe the longest of them, and what to do when they are too short."""
         most = ", ".join(f"{t} after {p}" if p else str(t) for t, p in self.lengths()[-1:])
-        return f"its programs take at most {most} positions: shorten the text or export with longer --lengths"
+        return (
+            f"its programs take at most {most} positions: ask for fewer new tokens, shorten the prompt, "
+            "or export with longer --lengths"
+        )
 
 
 @dataclass(frozen=True)

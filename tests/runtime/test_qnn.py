@@ -409,7 +409,7 @@ def _relist(bundle: Path, name: str) -> None:
 def test_lengths_that_no_function_has_are_refused(tiny: tuple[Path, ReferenceModel]) -> None:
     with Session(tiny[0], SessionOptions(canvas=60)) as session:
         said = "49 positions are more than package layers.0-1 was exported for; its programs take at most 48 "
-        with pytest.raises(PromptTooLong, match=said + "positions: shorten the text or export with longer"):
+        with pytest.raises(PromptTooLong, match=said + "positions: ask for fewer new tokens"):
             session.denoise(np.arange(16, 65), HeadRequest())
         assert session.denoise(np.arange(16, 64), HeadRequest()).argmax.shape == (48,)
 

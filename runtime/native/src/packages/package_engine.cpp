@@ -196,7 +196,7 @@ void PackageEngine::too_long(const Package &package, std::int64_t rows, std::int
   const std::string after = p > 0 ? " after " + std::to_string(p) : "";
   fail(EK_PROMPT_TOO_LONG, bundle_.path(), ": ", rows, " positions", behind, " are more than package ", package.name,
        " was exported for; its programs take at most ", t, after,
-       " positions: shorten the text or export with longer --lengths");
+       " positions: ask for fewer new tokens, shorten the prompt, or export with longer --lengths");
 }
 
 const PackageFunction &PackageEngine::fitting(const Package &package, std::int64_t rows,

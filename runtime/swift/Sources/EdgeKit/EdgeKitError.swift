@@ -6,6 +6,9 @@ import Foundation
 public enum EdgeKitError: Error, Equatable, Sendable {
   /// An option, a prompt or a length that the model does not take.
   case invalidArgument(String)
+  /// Prompt and answer are longer than the model takes, or than its programs were exported for: ask for fewer tokens
+  /// (`GenerationSettings.maxNewTokens`), shorten the prompt, or export with longer `--lengths`.
+  case promptTooLong(String)
   case outOfMemory(String)
   case openFailed(String)
   case readFailed(String)
@@ -36,8 +39,8 @@ public enum EdgeKitError: Error, Equatable, Sendable {
   /// The one line for the user.
   public var message: String {
     switch self {
-    case .invalidArgument(let text), .outOfMemory(let text), .openFailed(let text), .readFailed(let text),
-      .truncatedFile(let text), .fileChanged(let text), .checksumMismatch(let text), .malformedFile(let text),
+    case .invalidArgument(let text), .promptTooLong(let text), .outOfMemory(let text), .openFailed(let text),
+      .readFailed(let text), .truncatedFile(let text), .fileChanged(let text), .checksumMismatch(let text), .malformedFile(let text),
       .unsupportedVersion(let text), .unsupportedBundle(let text), .budgetExceeded(let text, _),
       .notFinite(let text), .invalidState(let text), .closed(let text), .engineFailed(let text),
       .writeFailed(let text), .fetchFailed(let text), .internalError(let text):
@@ -57,7 +60,8 @@ extension EdgeKitError {
     let last = String(cString: ek_last_error())
     let text = last.isEmpty ? String(cString: ek_status_message(status)) : last
     switch status {
-    case EK_INVALID_ARGUMENT, EK_INVALID_PROMPT, EK_PROMPT_TOO_LONG: self = .invalidArgument(text)
+    case EK_INVALID_ARGUMENT, EK_INVALID_PROMPT: self = .invalidArgument(text)
+    case EK_PROMPT_TOO_LONG: self = .promptTooLong(text)
     case EK_OUT_OF_MEMORY: self = .outOfMemory(text)
     case EK_OPEN_FAILED: self = .openFailed(text)
     case EK_READ_FAILED: self = .readFailed(text)

@@ -10,6 +10,11 @@ public final class EdgeKitException extends RuntimeException {
   public enum Status {
     /** An option, a prompt or a length that the model does not take. */
     INVALID_ARGUMENT,
+    /**
+     * Prompt and answer are longer than the model takes, or than its programs were exported for: ask for fewer tokens
+     * ({@link GenerationSettings#maxNewTokens}), shorten the prompt, or export with longer {@code --lengths}.
+     */
+    PROMPT_TOO_LONG,
     /** The system gave no memory. */
     OUT_OF_MEMORY,
     /** A file cannot be opened. */
@@ -49,7 +54,7 @@ public final class EdgeKitException extends RuntimeException {
     Status.INTERNAL, Status.INVALID_ARGUMENT, Status.INTERNAL, Status.OUT_OF_MEMORY, Status.OPEN_FAILED,
     Status.READ_FAILED, Status.TRUNCATED_FILE, Status.FILE_CHANGED, Status.CHECKSUM_MISMATCH, Status.MALFORMED_FILE,
     Status.UNSUPPORTED_VERSION, Status.UNSUPPORTED_BUNDLE, Status.BUDGET_EXCEEDED, Status.NOT_FINITE, Status.INTERNAL,
-    Status.INVALID_STATE, Status.INTERNAL, Status.INVALID_ARGUMENT, Status.INVALID_ARGUMENT, Status.ENGINE_FAILED,
+    Status.INVALID_STATE, Status.INTERNAL, Status.INVALID_ARGUMENT, Status.PROMPT_TOO_LONG, Status.ENGINE_FAILED,
     Status.WRITE_FAILED, Status.FETCH_FAILED,
   };
 

@@ -49,6 +49,10 @@ public final class NpuTest {
 
     StringBuilder text = new StringBuilder();
     try (Session session = Session.open(bundle)) {
+      EdgeKitException longer =
+          assertThrows(EdgeKitException.class, () -> session.answer(property("question"), text::append));
+      assertEquals(Status.PROMPT_TOO_LONG, longer.status());
+      assertTrue(longer.getMessage(), longer.getMessage().contains("at most 64 positions: ask for fewer new tokens"));
       session.answer(property("question"), new GenerationSettings().maxNewTokens(8).steps(2), null, text::append);
     }
     assertEquals(property("answer"), text.toString());

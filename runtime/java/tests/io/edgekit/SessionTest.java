@@ -396,6 +396,10 @@ public final class SessionTest {
             assertThrows(EdgeKitException.class, () -> session.generate(prompt, wrong, null, NOBODY));
         assertEquals(Status.INVALID_ARGUMENT, error.status());
       }
+      EdgeKitException longer = assertThrows(
+          EdgeKitException.class,
+          () -> session.generate(prompt, new GenerationSettings().maxNewTokens(1 << 20), null, NOBODY));
+      assertEquals(longer.getMessage(), Status.PROMPT_TOO_LONG, longer.status());
       assertThrows(IllegalArgumentException.class, () -> new GenerationSettings().option("temperature", Double.NaN));
       assertThrows(IllegalArgumentException.class, () -> new GenerationSettings().steps(0));
       assertThrows(IllegalArgumentException.class, () -> new GenerationSettings().maxNewTokens(-1));
