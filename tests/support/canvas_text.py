@@ -17,8 +17,8 @@ TEXTS = tuple(
 )
 #: Token of places that a masked family leaves open.
 MASK = 0
-#: Stands for a place without a text.
-OPEN = "·"
+#: Stand for a place that is open, and for a token without a text.
+OPEN, SPECIAL = "·", "◦"
 DRAFT, ACCEPTED, COMMITTED = STATES = ("DRAFT", "ACCEPTED", "COMMITTED")
 
 Cell: TypeAlias = tuple[int, int, str]  # place, token, state
@@ -85,7 +85,7 @@ def parts(drawn: Sequence[Cell]) -> list[Part]:
         if partial:
             pieces.append((decode([token for token, _ in own]), min((s for _, s in own), key=STATES.index)))
         else:
-            pieces += [(decode([token]) or OPEN, state) for token, state in own]
+            pieces += [(OPEN if token == MASK else decode([token]) or SPECIAL, state) for token, state in own]
     merged = groupby(pieces, lambda piece: piece[1])
     joined = [("".join(text for text, _ in group), state) for state, group in merged]
     return [(text, state) for text, state in joined if text]

@@ -25,8 +25,11 @@ public struct CanvasText: Sendable, Equatable {
     public var state: State
   }
 
-  /// Stands for a place that has no text: one that is open, or behind the end.
+  /// Stands for a place that is open, as in the terminal (`edgekit run --watch`).
   public static let open = "·"
+
+  /// Stands for a token that has no text: the end, and what fills the canvas behind it.
+  public static let special = "◦"
 
   public private(set) var cells: [Cell] = []
   /// Steps of the current canvas or block.
@@ -69,9 +72,9 @@ public struct CanvasText: Sendable, Equatable {
     }
   }
 
-  /// The answer in pieces that are drawn alike; a place without a text is `open`.
+  /// The answer in pieces that are drawn alike; a place without a text is `open` or `special`.
   public func parts(_ tokenizer: Tokenizer) throws(EdgeKitError) -> [Part] {
-    try parts { (tokens: [Int]) throws(EdgeKitError) -> String in try tokenizer.decode(tokens) }
+    try parts(mask: tokenizer.mask) { (tokens: [Int]) throws(EdgeKitError) -> String in try tokenizer.decode(tokens) }
   }
 
   /// The answer as one text, see `parts`.
@@ -79,8 +82,8 @@ public struct CanvasText: Sendable, Equatable {
     try parts(tokenizer).map(\.text).joined()
   }
 
-  /// By `decode`, which makes text of tokens, without special ones.
-  func parts(decode: ([Int]) throws(EdgeKitError) -> String) throws(EdgeKitError) -> [Part] {
+  /// By `decode`, which makes text of tokens, without special ones; `mask` is the token of open places.
+  func parts(mask: Int?, decode: ([Int]) throws(EdgeKitError) -> String) throws(EdgeKitError) -> [Part] {
     var made: [Part] = []
     func add(_ text: String, _ state: State) {
       if made.last?.state == state {
@@ -97,7 +100,7 @@ public struct CanvasText: Sendable, Equatable {
     // One by one: a place that is open, or behind the end, is a special token and has no text.
     let behind = Array(cells[answer.count...])
     var texts: [String] = []
-    for cell in behind { texts.append(try decode([cell.token])) }
+    for cell in behind { texts.append(cell.token == mask ? Self.open : try decode([cell.token])) }
     var at = 0
     while at < behind.count {
       var (text, state, next) = (texts[at], behind[at].state, at + 1)
@@ -108,7 +111,7 @@ public struct CanvasText: Sendable, Equatable {
         }
         text = try decode(behind[at..<next].map(\.token))
       }
-      add(text.isEmpty ? Self.open : text, state)
+      add(text.isEmpty ? Self.special : text, state)
       at = next
     }
     return made

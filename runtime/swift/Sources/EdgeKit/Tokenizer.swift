@@ -22,11 +22,14 @@ public final class Tokenizer: Sendable {
   }
 
   fileprivate let handle: Handle
+  /// The token of places that a masked family leaves open; nil where the family has none.
+  let mask: Int?
 
   /// Opens the tokenizer of the bundle in the folder `path`; a `Session` has one already. Throws what `Bundle.init(path:)`
   /// throws, and `unsupportedBundle` for one that the core does not read.
   public init(bundle path: String) throws(EdgeKitError) {
     try NativeLibrary.check()
+    mask = try Bundle(path: path).manifest.sampler.mask
     var opened: OpaquePointer?
     try EdgeKitError.check(ek_text_open(path, &opened))
     guard let opened else { throw .internalError("ek_text_open gave no text") }

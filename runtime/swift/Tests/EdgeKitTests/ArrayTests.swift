@@ -180,7 +180,7 @@ final class ArrayTests: XCTestCase {
         XCTAssertEqual(canvas.cells.map(\.token), drawn.tokens, "\(index)")
         XCTAssertEqual(canvas.cells.map(\.id), Array(drawn.tokens.indices), "\(index)")
         XCTAssertEqual(canvas.cells.map(\.state.rawValue), drawn.states, "\(index)")
-        let parts = try canvas.parts { (tokens: [Int]) throws(EdgeKitError) -> String in
+        let parts = try canvas.parts(mask: 0) { (tokens: [Int]) throws(EdgeKitError) -> String in
           String(decoding: tokens.flatMap { bytes[$0] }, as: UTF8.self)
         }
         XCTAssertEqual(parts.map(\.text), drawn.partTexts, "\(index)")

@@ -33,8 +33,11 @@ public final class CanvasText {
     COMMITTED
   }
 
-  /** Stands for a place that has no text: one that is open, or behind the end. */
+  /** Stands for a place that is open, as in the terminal ({@code edgekit run --watch}). */
   public static final String OPEN = "·";
+
+  /** Stands for a token that has no text: the end, and what fills the canvas behind it. */
+  public static final String SPECIAL = "◦";
 
   /** A token at its place in the answer. */
   public static final class Cell {
@@ -242,11 +245,11 @@ public final class CanvasText {
    * Gives the answer in pieces that are drawn alike.
    *
    * @param tokenizer of the session
-   * @return in order; a place without a text is {@link #OPEN}
+   * @return in order; a place without a text is {@link #OPEN} or {@link #SPECIAL}
    */
   public List<Part> parts(Tokenizer tokenizer) {
     if (tokenizer == null) throw new NullPointerException("tokenizer is null");
-    return parts(tokens -> tokenizer.decode(tokens, true));
+    return parts(tokens -> tokenizer.decode(tokens, true), tokenizer.mask());
   }
 
   /**
@@ -261,14 +264,16 @@ public final class CanvasText {
     return text.toString();
   }
 
-  /** By `decode`, which makes text of tokens, without special ones. */
-  List<Part> parts(Function<int[], String> decode) {
+  /** By `decode`, which makes text of tokens, without special ones; `mask` is the token of open places, -1 where none has one. */
+  List<Part> parts(Function<int[], String> decode, int mask) {
     List<Part> made = new ArrayList<>();
     int[] answer = answer();
     add(made, answer.length == 0 ? "" : decode.apply(answer), State.COMMITTED);
     // One by one: a place that is open, or behind the end, is a special token and has no text.
     List<String> texts = new ArrayList<>();
-    for (Cell cell : cells.subList(answer.length, cells.size())) texts.add(decode.apply(new int[] {cell.token}));
+    for (Cell cell : cells.subList(answer.length, cells.size())) {
+      texts.add(cell.token == mask ? OPEN : decode.apply(new int[] {cell.token}));
+    }
     for (int at = 0, next; at < texts.size(); at = next) {
       String text = texts.get(at);
       State state = cells.get(answer.length + at).state;
@@ -281,7 +286,7 @@ public final class CanvasText {
           if (cell.state.compareTo(state) < 0) state = cell.state;
         }
       }
-      add(made, text.isEmpty() ? OPEN : text, state);
+      add(made, text.isEmpty() ? SPECIAL : text, state);
     }
     return Collections.unmodifiableList(made);
   }

@@ -2,18 +2,25 @@ package io.edgekit;
 
 import java.util.Arrays;
 import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * Text to token ids and back, and conversations as the model's chat template writes them. Different threads may use it at
  * the same time.
  */
 public final class Tokenizer implements AutoCloseable {
+  /** In the sampler's section of a manifest, under either of its names. */
+  private static final Pattern MASK = Pattern.compile("\"mask(?:_token)?_id\"\\s*:\\s*(\\d{1,9})\\b");
+
   private final Handle handle;
   private final boolean borrowed;
+  private final int mask;
 
-  private Tokenizer(Handle handle, boolean borrowed) {
+  private Tokenizer(Handle handle, boolean borrowed, int mask) {
     this.handle = handle;
     this.borrowed = borrowed;
+    this.mask = mask;
   }
 
   /**
@@ -29,7 +36,23 @@ public final class Tokenizer implements AutoCloseable {
 
   /** A session's own, of which others close nothing. */
   static Tokenizer open(String bundle, boolean borrowed) {
-    return new Tokenizer(new Handle("tokenizer", Native.textOpen(Utf8.path(bundle)), Native::textClose), borrowed);
+    int mask = maskOf(bundle);
+    Handle handle = new Handle("tokenizer", Native.textOpen(Utf8.path(bundle)), Native::textClose);
+    return new Tokenizer(handle, borrowed, mask);
+  }
+
+  /** How places that are open are drawn depends on it, and nothing else: no parser of JSON is needed for that. */
+  private static int maskOf(String path) {
+    try (Bundle bundle = Bundle.open(path)) {
+      String manifest = bundle.manifest();
+      Matcher found = MASK.matcher(manifest);
+      return found.find(Math.max(0, manifest.indexOf("\"sampler\""))) ? Integer.parseInt(found.group(1)) : -1;
+    }
+  }
+
+  /** The token of places that a masked family leaves open; -1 where the family has none. */
+  int mask() {
+    return mask;
   }
 
   /**

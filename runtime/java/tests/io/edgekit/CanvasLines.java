@@ -28,7 +28,7 @@ public final class CanvasLines {
       }
       canvas.fold(event(line.split(" ")));
       String cells = canvas.cells().stream().map(CanvasLines::said).collect(Collectors.joining(" "));
-      String parts = canvas.parts(tokens -> decoded(texts, tokens)).stream().map(CanvasLines::said)
+      String parts = canvas.parts(tokens -> decoded(texts, tokens), 0).stream().map(CanvasLines::said)
           .collect(Collectors.joining(" "));
       System.out.println(canvas.step() + "|" + cells + "|" + parts);
     }

@@ -223,6 +223,14 @@ extension Manifest {
   public struct Sampler: Codable, Sendable, Equatable {
     public var name: String
     public var config: JSONValue
+
+    /// The token of open places, under either of its names; nil where the family has none.
+    var mask: Int? {
+      for name in ["mask_token_id", "mask_id"] {
+        if case .integer(let token) = config[name] { return Int(exactly: token) }
+      }
+      return nil
+    }
   }
 
   /// The flash file; `headerXXH3` is that of its first `headerSize` bytes.
