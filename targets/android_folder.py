@@ -25,7 +25,7 @@ application:
 
 ```java
 String folder = new File(context.getFilesDir(), "{name}").getPath();
-if (!Bundle.exists(folder)) {{
+if (!Bundle.exists(folder)) {{  // not on the main thread: all of this blocks
   BundleFetch.fetch(folder, new FetchOptions("https://models.example/{name}"), null, progress -> {{}});
 }}
 try (Session session = Session.open(folder, new SessionOptions().memoryBytes(1_500_000_000L))) {{

@@ -644,7 +644,7 @@ def test_the_sample_application_compiles(kotlin: Java, tmp_path: Path) -> None:
 
 def test_the_page(java: Java, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
-    program, turns, report, fetching, on_npu = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
+    program, turns, report, fetching, on_npu, _ = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
     (commands,) = [
         block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "Answer" in block
     ]
@@ -654,10 +654,10 @@ def test_the_page(java: Java, tmp_path: Path) -> None:
     assert said[-1] == "red 7\n"
     (tmp_path / "More.java").write_text(
         "import io.edgekit.*;\nimport java.util.*;\n\npublic class More {\n"
-        "  static void show(String draft) { System.out.println(draft); }\n\n"
-        "  public static void main(String[] arguments) throws Exception {\n"
+        f"  static void show(String draft) {{ System.out.println(draft); }}\n\n{report}\n"
+        "  public static void main(String[] arguments) throws InterruptedException {\n"
         f'    try (Session session = Session.open("llada")) {{\n{turns}\n'
-        f"      System.out.println(turns);\n{report}\n      System.out.println(report);\n    }}\n  }}\n}}\n"
+        "      System.out.println(turns);\n      System.out.println(measured(prompt));\n    }\n  }\n}\n"
     )
     command = shlex.split(commands.splitlines()[-1].removeprefix("$ ").replace("Answer", "More"))
     *drafts, chat, measured = run(*command, cwd=tmp_path).splitlines()
@@ -674,10 +674,30 @@ def test_the_page(java: Java, tmp_path: Path) -> None:
     assert last == "llada is here" and told[-1] == f"{total} of {total} bytes"
     assert arriving.contents(tmp_path / "llada") == arriving.contents(newer)
     (tmp_path / "OnNpu.java").write_text(
-        "import io.edgekit.*;\n\npublic class OnNpu {\n"
+        "import android.system.*;\nimport io.edgekit.*;\n\npublic class OnNpu {\n"
         "  static class Info { String nativeLibraryDir; }\n"
-        "  static class Os { static void setenv(String name, String value, boolean overwrite) {} }\n"
         "  static Info getApplicationInfo() { return new Info(); }\n\n"
         f"  static void run() {{\n{on_npu}\n  }}\n}}\n"
     )
-    run("javac", "-cp", java.classes[0], "-d", tmp_path / "on-npu", "OnNpu.java", cwd=tmp_path)
+    stand_ins = (PACKAGE / "tests" / "android" / "system").glob("*.java")
+    run("javac", "-cp", java.classes[0], "-d", tmp_path / "on-npu", "OnNpu.java", *stand_ins, cwd=tmp_path)
+
+
+def test_the_page_has_an_answer_of_the_emulated_npu(java: Java, npu: list[str], tmp_path: Path) -> None:
+    """The program and its command as they stand, over the set that the page's export makes."""
+    if not npu:
+        pytest.skip("needs Qualcomm's emulation (pip extra export-qnn)")
+    given = dict(each.removeprefix("-Dnpu.").split("=", 1) for each in npu)
+    page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```java\n([^`]*class Emulated .*?)```", page, re.DOTALL)
+    (block,) = re.findall(r"```console\n([^`]*Emulated\.java.*?)```", page, re.DOTALL)
+    install, export, *commands = [line.removeprefix("$ ") for line in block.splitlines()]
+    assert install == "pip install '.[export-qnn]'"
+    assert export == "edgekit export tiny-llada --target android --lengths 64 -o llada-npu"
+    assert f'"{given["question"]}"' in program
+    (tmp_path / "Emulated.java").write_text(program)
+    (tmp_path / "llada-npu").symlink_to(given["set"])
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "java").symlink_to(java.folder)
+    said = run("bash", "-ec", "\n".join(commands), cwd=tmp_path)
+    assert given["answer"] in [line for line in said.splitlines() if "LIBNATIVE" not in line]
