@@ -621,8 +621,11 @@ def test_in_kotlin(
     kotlin: Java, bundles: list[str], served: list[str], name: str, request: pytest.FixtureRequest
 ) -> None:
     """Android's worker among them, over stand-ins for WorkManager's classes, and what its sample does."""
-    further = request.getfixturevalue("npu") if name == "ChatOnNpuTest" else []
-    kotlin.junit(name, [*bundles, *served, *further])
+    further = request.getfixturevalue("npu") if name in ("ChatOnNpuTest", "ChatBesideNpuTest") else []
+    with ExitStack() as stack:
+        sets = [each.removeprefix("-Dnpu.set=") for each in further if each.startswith("-Dnpu.set=")]
+        urls = [f"-Dnpu.url={stack.enter_context(RangeServer(Path(path))).url}" for path in sets]
+        kotlin.junit(name, [*bundles, *served, *further, *urls])
 
 
 def test_the_sample_application_compiles(kotlin: Java, tmp_path: Path) -> None:

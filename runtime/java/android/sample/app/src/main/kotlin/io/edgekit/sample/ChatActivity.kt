@@ -12,6 +12,7 @@ import android.widget.ScrollView
 import android.widget.Spinner
 import android.widget.TextView
 import io.edgekit.sample.model.ChatState
+import io.edgekit.sample.model.ChatState.Problem
 import io.edgekit.sample.model.ChatState.Work
 import java.io.IOException
 import kotlinx.coroutines.CoroutineScope
@@ -111,7 +112,7 @@ class ChatActivity : Activity() {
       true -> getString(R.string.npu)
       false -> getString(R.string.no_npu, state.whyNoNpu)
     }
-    message.text = state.message ?: told(state)
+    message.text = listOfNotNull(state.problem?.let { cure(it) }, state.message ?: told(state)).joinToString("\n")
     chat.text = drawn.of(state)
     if (state.work == Work.ANSWERING) scroll.post { scroll.fullScroll(View.FOCUS_DOWN) }
   }
@@ -121,6 +122,12 @@ class ChatActivity : Activity() {
     Work.FETCHING -> getString(R.string.fetching, state.hereBytes / MEGABYTE, state.totalBytes / MEGABYTE)
     Work.ANSWERING -> if (state.step > 0) getString(R.string.step, state.step) else getString(R.string.reading)
     Work.MEASURING -> getString(R.string.measuring)
+  }
+
+  private fun cure(problem: Problem): String = when (problem) {
+    Problem.ADDRESS -> getString(R.string.other_address)
+    Problem.TOO_LONG -> getString(R.string.too_long)
+    Problem.NPU -> getString(R.string.fetch_again)
   }
 
   /** A button that begins a piece of work, and ends it while it runs. */

@@ -12,7 +12,7 @@ class ChatApplication : Application() {
 
   /** The NPU's own part of Qualcomm's libraries is looked for in this folder, as files. */
   private fun npu(): Npu {
-    Os.setenv("ADSP_LIBRARY_PATH", applicationInfo.nativeLibraryDir, true)
+    Os.setenv("ADSP_LIBRARY_PATH", applicationInfo.nativeLibraryDir, true)  // Kotlin checks no exception, and none comes here
     return Npu()
   }
 

@@ -5,6 +5,7 @@ import io.edgekit.Bundle
 import io.edgekit.BundleFetch
 import io.edgekit.CanvasText
 import io.edgekit.EdgeKitException
+import io.edgekit.EdgeKitException.Status
 import io.edgekit.Event
 import io.edgekit.FetchOptions
 import io.edgekit.GenerationSettings
@@ -16,6 +17,7 @@ import io.edgekit.SessionOptions
 import io.edgekit.Tokenizer
 import io.edgekit.events
 import io.edgekit.running
+import io.edgekit.sample.model.ChatState.Problem
 import io.edgekit.sample.model.ChatState.Work
 import java.io.File
 import java.io.IOException
@@ -55,6 +57,9 @@ class ChatModel(private val folder: File, private val report: File, private val 
   /** The system had memory given back while the application could not be seen, and it is seen again. */
   @Volatile private var hasReturned = false
 
+  /** It failed with a bundle that it should run. */
+  private var npuFails = false
+
   val state: StateFlow<ChatState> = shown.asStateFlow()
 
   /** Physical memory of the process, twice a second; 0 where the system does not tell. */
@@ -67,12 +72,19 @@ class ChatModel(private val folder: File, private val report: File, private val 
 
   /** Brings the bundle at [address], and goes on with what an earlier fetch of it has left. [stop] pauses it. */
   fun fetch(address: String) = begin(Work.FETCHING) {
-    BundleFetch.open(folder, FetchOptions(address.trim())).use { fetch ->
-      fetch.running().collect { progress ->
-        shown.update { it.copy(hereBytes = progress.wholeBytes() + progress.arrivedBytes(), totalBytes = progress.totalBytes()) }
+    val options = FetchOptions(address.trim())
+    if (npuFails) options.formats(NATIVE)
+    try {
+      BundleFetch.open(folder, options).use { fetch ->
+        fetch.running().collect { progress ->
+          shown.update { it.copy(hereBytes = progress.wholeBytes() + progress.arrivedBytes(), totalBytes = progress.totalBytes()) }
+        }
+        close()  // a session reads the bundle that is replaced now
+        fetch.finish()
       }
-      close()  // a session reads the bundle that is replaced now
-      fetch.finish()
+    } catch (error: IllegalArgumentException) {  // of what the user has typed
+      tell(error, Problem.ADDRESS)
+      return@begin
     }
     shown.update { it.copy(hasBundle = true, turns = emptyList()) }
   }
@@ -84,12 +96,14 @@ class ChatModel(private val folder: File, private val report: File, private val 
     try {
       val own = opened(budget)
       val conversation = shown.value.turns + Message.user(question)
-      val canvas = CanvasText()
-      own.events(conversation, GenerationSettings()).collect { event ->
-        if (event is Event.Text) text.append(event.text())
-        canvas.fold(event)
-        val parts = canvas.parts(own.tokenizer())
-        shown.update { it.copy(canvas = parts, step = canvas.step(), tokensPerSecond = canvas.statistics()?.tokensPerSecond()) }
+      fitting(GenerationSettings(), MOST_TOKENS) { settings ->
+        val canvas = CanvasText()
+        own.events(conversation, settings).collect { event ->
+          if (event is Event.Text) text.append(event.text())
+          canvas.fold(event)
+          val parts = canvas.parts(own.tokenizer())
+          shown.update { it.copy(canvas = parts, step = canvas.step(), tokensPerSecond = canvas.statistics()?.tokensPerSecond()) }
+        }
       }
     } finally {
       // What an answer that was stopped has is kept; one that has nothing is no turn.
@@ -103,7 +117,9 @@ class ChatModel(private val folder: File, private val report: File, private val 
     close()  // the measured session has the budget for itself
     val prompt = Tokenizer.open(folder.path).use { it.prompt(Message.user(MEASURED_QUESTION)) }
     val benchmark = Benchmark(folder.path).session(options(budget)).runs(1, MEASURED_RUNS)
-    val line = runInterruptible { benchmark.run(prompt, GenerationSettings().maxNewTokens(MEASURED_TOKENS)) }
+    val line = fitting(GenerationSettings().maxNewTokens(MEASURED_TOKENS), MEASURED_TOKENS / 2) { settings ->
+      runInterruptible { benchmark.run(prompt, settings) }
+    }
     report.writeText(line + "\n")
     shown.update { it.copy(hasReport = true) }
   }
@@ -141,15 +157,13 @@ class ChatModel(private val folder: File, private val report: File, private val 
 
   private fun begin(work: Work, body: suspend () -> Unit) {
     if (shown.value.work != Work.NONE) return
-    shown.update { it.copy(work = work, message = null) }
+    shown.update { it.copy(work = work, message = null, problem = null) }
     val own = scope.launch {
       try {
         lookForNpu()
         body()
       } catch (error: EdgeKitException) {
-        tell(error)
-      } catch (error: IllegalArgumentException) {  // of what the user has typed
-        tell(error)
+        tell(error, problemOf(error))
       } catch (error: IOException) {
         tell(error)
       }
@@ -167,6 +181,43 @@ class ChatModel(private val folder: File, private val report: File, private val 
     } catch (error: EdgeKitException) {
       shown.update { it.copy(hasNpu = false, whyNoNpu = error.message) }
     }
+  }
+
+  /**
+   * What [work] gives with [settings], or else with [most] tokens, half as many, and so on: packages for an NPU take no more
+   * positions than they were exported for, which is found before anything is computed.
+   */
+  private suspend fun <T> fitting(settings: GenerationSettings, most: Long, work: suspend (GenerationSettings) -> T): T {
+    var asked = settings
+    var tokens = most
+    while (true) {
+      try {
+        return work(asked)
+      } catch (error: EdgeKitException) {
+        if (error.status() != Status.PROMPT_TOO_LONG || tokens < LEAST_TOKENS) throw error
+      }
+      asked = GenerationSettings().maxNewTokens(tokens)
+      tokens /= 2
+    }
+  }
+
+  /** What the user can do about it. An NPU that fails is not asked again: the next fetch brings a bundle for the processor. */
+  private fun problemOf(error: EdgeKitException): Problem? = when {
+    error.status() == Status.PROMPT_TOO_LONG -> Problem.TOO_LONG
+    error.status() in listOf(Status.ENGINE_FAILED, Status.UNSUPPORTED_BUNDLE) && isForNpu() -> {
+      npuFails = true
+      close()
+      shown.update { it.copy(hasNpu = false, whyNoNpu = error.message) }
+      Problem.NPU
+    }
+    else -> null
+  }
+
+  /** Of the bundle in the folder, or the one of several that sessions take. */
+  private fun isForNpu(): Boolean = try {
+    Bundle.open(folder.path).use { FOR_NPU.containsMatchIn(it.manifest()) }
+  } catch (error: EdgeKitException) {
+    false
   }
 
   private fun opened(budget: Long): Session {
@@ -189,7 +240,8 @@ class ChatModel(private val folder: File, private val report: File, private val 
 
   private fun options(budget: Long) = SessionOptions().memoryBytes(budget).canvas(LONGEST_PASS)
 
-  private fun tell(error: Exception) = shown.update { it.copy(message = error.message ?: "$error") }
+  private fun tell(error: Exception, problem: Problem? = null) =
+    shown.update { it.copy(message = error.message ?: "$error", problem = problem) }
 
   private fun hasBundle() = Bundle.exists(folder.path)
 
@@ -201,5 +253,12 @@ class ChatModel(private val folder: File, private val report: File, private val 
     const val MEASURED_QUESTION = "Why is the sky blue?"
     const val MEASURED_RUNS = 3
     const val MEASURED_TOKENS = 64L
+
+    /** Of answers that are asked for where the model's own length is too much, the first and the last of them. */
+    const val MOST_TOKENS = 64L
+    const val LEAST_TOKENS = 8L
+
+    const val NATIVE = "native"
+    val FOR_NPU = Regex("\"format\": ?\"qnn\"")
   }
 }

@@ -26,7 +26,18 @@ data class ChatState(
   val hasReport: Boolean = false,
   /** How the last work ended where it did not end well: one line. */
   val message: String? = null,
+  /** What the user can do about it, where that is known. */
+  val problem: Problem? = null,
 ) {
+  enum class Problem {
+    /** Another address. */
+    ADDRESS,
+    /** A shorter question, or a new chat. */
+    TOO_LONG,
+    /** The NPU does not run the bundle: to fetch once more brings the one for the processor. */
+    NPU,
+  }
+
   /** One at a time. */
   enum class Work { NONE, FETCHING, ANSWERING, MEASURING }
 }
