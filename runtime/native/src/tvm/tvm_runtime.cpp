@@ -139,8 +139,8 @@ bool is_loaded() {
 const Functions &loaded() {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!ready) {
-    fail(EK_UNSUPPORTED_BUNDLE, "its programs are machine code, which is run where ek_tvm_load has been called alone: ",
-         "that trusts whoever made the bundle as if it were part of the application");
+    fail(EK_UNSUPPORTED_BUNDLE, "its programs are machine code, which is run where the application trusts whoever made the ",
+         "bundle as if it were part of it (C: ek_tvm_load) alone: open a bundle of the format native");
   }
   return functions;
 }
