@@ -73,8 +73,11 @@ from edgekit.flashload.writer import FileDigest
 from edgekit.runtime.bundle import Bundle, quantization_report
 from edgekit.runtime.bundle.compiled import Device, device_of
 from edgekit.runtime.bundle.sections import Wrong
+from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.hub import verification
 from edgekit.runtime.hub.repository import origin
+from edgekit.runtime.sampling import SamplerModel
+from edgekit.runtime.sampling.answer_room import SHORT_PROMPT, shortfall
 from edgekit.runtime.sampling.options import declared
 from edgekit.runtime.tokenizer import TOKENIZER_FILE, Tokenizer
 
@@ -459,7 +462,7 @@ def _complete(
     files += copy_legal_files(checkpoint.path, output)
     if not plan.tuned.merged:  # they are those of the weights alone
         files += copy_golden(checkpoint.path, output, options.scheme)
-    notes = [*form.notes(), *form.architecture.notes, *report.notes()]
+    notes = [*_answer_notes(plan), *form.notes(), *form.architecture.notes, *report.notes()]
     if form.row.calibrates:
         notes.insert(0, _RANDOM if plan.samples is None else plan.samples.note)
     if plan.tuned.merged:
@@ -482,6 +485,35 @@ def _complete(
     nbytes = digest.size + package_bytes(manifest.programs)
     device = device_of(manifest.programs)
     return ExportResult(output, options.format, report, tuple(notes), nbytes, device)
+
+
+def _answer_notes(plan: ExportPlan) -> list[str]:
+    """That programs have no room for a default answer, if they have none."""
+    offered, architecture = plan.format.pass_lengths(), plan.format.architecture
+    if not offered:
+        return []
+    model = SamplerModel(
+        {"name": architecture.sampler, "config": plan.sampler},
+        architecture.vocab_size,
+        architecture.hidden_size,
+        canvas_length=architecture.canvas_length,
+        max_positions=architecture.max_positions,
+        prefix_block=architecture.prefix_block,
+        shift_logits=architecture.shift_logits,
+        role_head=plan.role_head is not None,
+    )
+    try:
+        short = shortfall(model, offered, SHORT_PROMPT)
+    except PromptTooLong:  # of a model that is as short itself
+        return []
+    if short is None:
+        return []
+    default, fits = short
+    way = f"{fits} have with --max-new-tokens {fits}" if fits else "none have"
+    return [
+        f"an answer of {default} tokens, the default, has no room in the programs of format "
+        f"{plan.options.format} behind a prompt of {SHORT_PROMPT}: {way}; longer --lengths have room for more"
+    ]
 
 
 def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:

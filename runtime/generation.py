@@ -51,6 +51,7 @@ from edgekit.runtime.sampling import (
     drive,
     settle,
 )
+from edgekit.runtime.sampling.answer_room import shortfall, takes
 from edgekit.runtime.sampling.core import MOST_PASSES, prompt_ids
 from edgekit.runtime.sampling.core_abi import options_by_name
 from edgekit.runtime.sampling.ids import check_list, check_tokens, pieces_of
@@ -139,6 +140,18 @@ def options_for(
     )
 
 
+def within_programs(bundle: Bundle, options: SessionOptions) -> SessionOptions:
+    """The options, of packages for no more positions than they have functions for."""
+    if bundle.packages is None:
+        return options
+    offered = bundle.packages.lengths()
+    return replace(
+        options,
+        positions=min(options.positions, max(p for _, p in offered)),
+        canvas=min(options.canvas, max(t for t, _ in offered)),
+    )
+
+
 def longest(lengths: Sequence[Lengths], at_once: int) -> Lengths:
     """What suffices for any `at_once` of several generations."""
     return replace(
@@ -219,6 +232,13 @@ class Generator:
             return self.tokenizer.chat(turn)
         # What stands between turns is the same behind every first one.
         return self.tokenizer.chat_turn([{"role": "user", "content": "-"}], turn, last)
+
+    def suggested_length(self, prompt: Prompt | str) -> int | None:
+        """How long an answer to a prompt may be where programs of packages have no room for the default one;
+        None where they have, or not for any. Raises as `encode` and `shortfall`.
+        """
+        short = self.shortfall(len(self.encode(prompt)))
+        return short[1] or None if short else None
 
     @property
     def family(self) -> str:
@@ -465,13 +485,24 @@ class Generator:
                 "a cache keeps keys and values, which packages of this model do not take; leave out cache, "
                 f"or export another format than {self.bundle.manifest.format}"
             )
-        if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in packages.lengths()):
+        if not takes(packages.lengths(), lengths):
             new = self.options(settings, prompt).lengths
             assert new is not None, "they were asked for"
+            short = self.shortfall(prompt, settings)
             raise PromptTooLong(
                 f"{prompt} prompt tokens and {new.text} take passes of {lengths.canvas} "
-                f"positions after a prefix of {lengths.prefix}; {packages.most()}"
+                f"positions after a prefix of {lengths.prefix}; {packages.most(short[1] if short else 0)}"
             )
+
+    def shortfall(self, prompt: int, settings: Settings | None = None) -> tuple[int, int] | None:
+        """See `sampling.answer_room`, for the bundle's packages and a prompt of so many tokens, earlier text
+        counted with it; None for a bundle without packages. Raises as that does.
+        """
+        packages, settings = self.bundle.packages, _checked(settings)
+        if packages is None:
+            return None
+        asked, options = settings.max_new_tokens, options_by_name(settings.options)
+        return shortfall(self._model, packages.lengths(), prompt, asked, options)
 
     def session_options(self, lengths: Lengths, sequences: int = 1, beside_bytes: int = 0) -> SessionOptions:
         """Options of a session that generates at these lengths, so many at once, and leaves so much of the

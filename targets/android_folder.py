@@ -29,7 +29,7 @@ if (!Bundle.exists(folder)) {{  // not on the main thread: all of this blocks
   BundleFetch.fetch(folder, new FetchOptions("https://models.example/{name}"), null, progress -> {{}});
 }}
 try (Session session = Session.open(folder, new SessionOptions().memoryBytes(1_500_000_000L))) {{
-  session.answer("Why is the sky blue?", part -> System.out.print(part));
+  session.answer("Why is the sky blue?", {settings}part -> System.out.print(part));
 }}
 ```
 {choice}{npu}
@@ -51,13 +51,19 @@ On x86-64 Linux they run in Qualcomm's emulation, many times slower than on a ph
 
 ```console
 $ pip install 'edgekit[qnn]'
-$ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens 16
+$ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens {tokens}
 ```
+{room}"""
+_ROOM = """
+Its programs have room for {new_tokens} new tokens behind a prompt of {prompt_tokens}, less than a default
+answer: longer ones take an export with longer `--lengths`.
 """
 _COMPILED = """
 `compiled/` has the same packages compiled for {chips}, and phones with such a chip open those. Other phones
 compile a package each time that it is opened, which takes long.
 """
+#: Of an answer in emulation, which takes long.
+_FEW_TOKENS = 16
 
 
 def describe(folder: Path) -> None:
@@ -76,13 +82,23 @@ def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
     each = facts.get("bundles", [facts])
     compiled = _COMPILED.format(chips=", ".join(chips)) if chips else ""
     on_npu = any(_on_npu(own) for own in each)
+    answer = next((own["answer"] for own in each if "answer" in own), None)
+    most = 0 if answer is None else answer["new_tokens"]
     return _README.format(
         name=name,
         model=each[0]["model"],
         preset=each[0]["quantization"],
         bundles="\n".join(map(_bundle_line, each)),
         choice=_CHOICE if len(each) > 1 else "",
-        npu=_NPU.format(name=name, compiled=compiled) if on_npu else "",
+        settings=f"new GenerationSettings().maxNewTokens({most}), null,\n      " if most else "",
+        npu=_NPU.format(
+            name=name,
+            compiled=compiled,
+            tokens=min(most or _FEW_TOKENS, _FEW_TOKENS),
+            room="" if answer is None else _ROOM.format(**answer),
+        )
+        if on_npu
+        else "",
         memory="\n\n".join(map(memory_table, each)),
         info=INFO_FILE,
     )

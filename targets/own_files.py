@@ -19,6 +19,8 @@ from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.compiled import device_of
 from edgekit.runtime.bundle.model_card import with_front_matter
+from edgekit.runtime.generation import sampler_model, within_programs
+from edgekit.runtime.sampling.answer_room import SHORT_PROMPT, shortfall
 from edgekit.runtime.session import SessionOptions, plan_session
 from edgekit.targets.tier import Tier
 
@@ -61,11 +63,12 @@ def list_own(folder: Path, several: BundleSet | None = None) -> None:
 
 def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
     """Sizes in bytes: of the download, its packages, and what stays in memory and is read per denoising step
-    on each tier, by the format's own engine. Where programs are compiled, also what for.
+    on each tier, by the format's own engine. Where programs are compiled, also what for; where they have no
+    room for a default answer, one that they have room for behind a short prompt.
     """
     manifest, packages = bundle.manifest, bundle.packages
     lengths = SessionOptions()
-    options = replace(lengths, canvas=bundle.model.canvas_length or lengths.canvas)
+    options = within_programs(bundle, replace(lengths, canvas=bundle.model.canvas_length or lengths.canvas))
     engine = engines.to_plan(bundle)
     # The budget of a tier is the model's alone.
     wanted = plan_session(bundle, options, engine, process_bytes=0)
@@ -100,6 +103,8 @@ def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
             "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
             "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
         }
+        if short := shortfall(sampler_model(bundle), packages.lengths(), SHORT_PROMPT):
+            found |= {"answer": {"prompt_tokens": SHORT_PROMPT, "new_tokens": short[1]}}
     if (device := device_of(manifest.programs)) is not None:
         found |= device.facts
     return found | {"tiers": [tier(known) for known in tiers]}

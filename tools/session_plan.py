@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 from edgekit.runtime.api import Model
 from edgekit.runtime.errors import PromptTooLong
-from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.generation import Generator, Settings, within_programs
 from edgekit.runtime.sampling import InvalidPrompt, Lengths
 from edgekit.runtime.session import SessionOptions
 from edgekit.runtime.tokenizer import ChatTemplateError
@@ -24,15 +23,26 @@ def lengths_of(generator: Generator, settings: Settings, prompt_tokens: int) -> 
 
 def session_options(generator: Generator, lengths: Lengths) -> SessionOptions:
     """Options of a session for these lengths; of packages no more than they have functions for."""
-    options, packages = generator.session_options(lengths), generator.bundle.packages
-    if packages is None:
-        return options
-    offered = packages.lengths()
-    return replace(
-        options,
-        positions=min(options.positions, max(p for _, p in offered)),
-        canvas=min(options.canvas, max(t for t, _ in offered)),
-    )
+    return within_programs(generator.bundle, generator.session_options(lengths))
+
+
+def planned_for(generator: Generator, prompt: int) -> tuple[int, Settings]:
+    """A prompt of at most so many tokens and settings whose answer goes with it: the default one, or where
+    programs of packages have no room for that, the longest behind half of a prompt, or a quarter...
+    """
+    limit = generator.bundle.model.max_positions
+    if limit:
+        prompt = max(1, min(prompt, limit - lengths_of(generator, Settings(), 1).new_tokens))
+    behind = prompt
+    while behind:
+        short = generator.shortfall(behind)
+        if short is None:
+            return behind, Settings()
+        fits = short[1]
+        if fits >= behind:
+            return behind, Settings(max_new_tokens=fits)
+        behind //= 2
+    return prompt, Settings()
 
 
 def check_budget(model: Model, generator: Generator, request: Request) -> None:

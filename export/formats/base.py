@@ -173,6 +173,10 @@ class Format(ABC):
         """Choices that the format has made by itself, in sentences."""
         return ()
 
+    def pass_lengths(self) -> Sequence[tuple[int, int]]:
+        """The (positions of a pass, positions of prefix) that programs are made for; empty where any are."""
+        return ()
+
     def minimum_os(self) -> Mapping[str, str] | None:
         """The oldest versions of systems, by name, that run the bundle; None where every system does."""
         return None

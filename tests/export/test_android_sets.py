@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import Member
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.choice import choose
+from edgekit.runtime.generation import Generator, Settings
 from edgekit.tools.cli import main
+from edgekit.tools.suggestion import suggested_run
 
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -34,9 +37,13 @@ def edgekit(*words: str | Path) -> Result:
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Read only."""
     folder = tmp_path_factory.mktemp("android") / "some-set"
-    made = edgekit("export", "tiny-llada", "--target", "android", "--lengths", "24", "-o", folder)
+    made = edgekit("export", "tiny-llada", "--target", "android", "--lengths", "64", "-o", folder)
     assert made.exit_code == 0 and "(native and qnn, mixed4)" in made.stderr, made.output
     assert f"next: edgekit run {folder}" in made.stdout
+    said = (
+        "an answer of 128 tokens, the default, has no room in the programs of format qnn behind a prompt of "
+    )
+    assert f"note: {said}32: 32 have with --max-new-tokens 32; longer --lengths" in made.stderr
     return folder
 
 
@@ -55,7 +62,7 @@ def test_both_bundles_are_whole(several: Path) -> None:
     checked = edgekit("verify", several)
     assert checked.exit_code == 0, checked.output
     packages = Bundle.open(several / "qnn").packages
-    assert packages is not None and [length[0] for length in packages.lengths()] == [24]
+    assert packages is not None and [length[0] for length in packages.lengths()] == [64]
     assert Bundle.open(several / "native").packages is None
 
 
@@ -73,6 +80,45 @@ def test_files_beside_them_say_what_each_is_for(several: Path) -> None:
     assert "- `native`: format native, for the processor of any phone, " in text
     assert "A phone fetches one of the bundles" in text and "compiled/" not in text
     assert {"README.md", "Info.json"} <= bundle_set.load(several).files.keys()
+    # What it suggests has room in the programs.
+    assert [own["canvas"] for own in facts["bundles"]] == [64, 256]
+    answers = [own.get("answer") for own in facts["bundles"]]
+    assert answers == [{"prompt_tokens": 32, "new_tokens": 32}, None]
+    assert "new GenerationSettings().maxNewTokens(32), null," in text and "--max-new-tokens 16\n" in text
+    assert "room for 32 new tokens behind a prompt of 32" in text
+
+
+def test_inspect_shows_the_bundle_of_the_engine(several: Path) -> None:
+    for engine, path in (("qnn", "qnn"), ("native", "native")):
+        for memory in ([], ["--memory", "8GB"]):
+            done = edgekit("inspect", several, "--engine", engine, "--json", *memory)
+            found = json.loads(done.stdout)
+            assert Path(found["bundle"]) == several / path and found["programs"]["format"] == engine
+            assert ("plan" in found) == bool(memory)
+    plan = json.loads(edgekit("inspect", several, "--engine", "qnn", "--memory", "8GB", "--json").stdout)[
+        "plan"
+    ]
+    assert plan["prompt_tokens"] + plan["new_tokens"] <= 64 and plan["canvas"] == 64
+    shown = edgekit("inspect", several, "--engine", "qnn", "--memory", "8GB").stdout
+    assert (
+        "for a prompt of 32 tokens and an answer of up to 32: a canvas of 64 positions; its programs" in shown
+    )
+
+
+def test_what_a_command_suggests_has_room_in_the_programs(several: Path) -> None:
+    too_long = edgekit("run", several / "qnn", "What is 23 + 45?", "--engine", "qnn")
+    said = (
+        "take at most 64 positions: use --max-new-tokens 32 (max_new_tokens=32), shorten the text or export"
+    )
+    assert too_long.exit_code == 2 and said in too_long.stderr
+    assert shlex.split(suggested_run(several / "qnn")) == [
+        "edgekit", "run", str(several / "qnn"), "What is 23 + 45?", "--max-new-tokens", "32", "--watch",
+    ]  # fmt: skip
+    assert "--max-new-tokens" not in suggested_run(several / "native")
+    with Generator(several / "qnn") as generator:
+        assert generator.shortfall(18) == (128, 32) and generator.shortfall(64) == (128, 0)
+        assert generator.shortfall(18, Settings(max_new_tokens=32)) is None
+        assert generator.shortfall(18, Settings(options={"block_length": 8})) == (128, 40)
 
 
 @pytest.mark.parametrize(

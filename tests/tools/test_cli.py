@@ -566,7 +566,6 @@ def test_inspect_json_agrees_with_the_flash_file(tiny_bundle: Path) -> None:
 
 def test_inspect_says_when_a_budget_is_too_small(tiny_bundle: Path) -> None:
     refused(edgekit("inspect", tiny_bundle, "--memory", "1MB"), "a memory budget of 1 MB is too small")
-    refused(edgekit("inspect", tiny_bundle, "--engine", "onnx"), "--engine is for the plan of memory")
 
 
 def test_inspect_plans_for_an_engine(shipped_bundle: Callable[..., Path]) -> None:

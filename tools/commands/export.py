@@ -38,7 +38,7 @@ from edgekit.tools.failures import Interrupted
 from edgekit.tools.folder_name import folder_name, model_name
 from edgekit.tools.help import Command, Listing, Rare, RareListing
 from edgekit.tools.options import Count, Folder, debug_option, json_option
-from edgekit.tools.prompts import suggested_prompt
+from edgekit.tools.suggestion import suggested_run
 from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def _show(
     else:
         engine = target.engines.get(first.format)
         chosen = [] if engine is None else ["--engine", engine]
-        next_step = command_line("run", folder, suggested_prompt(name), *chosen, "--watch")
+        next_step = suggested_run(folder, name, *chosen)
     click.echo(visible(f"next: {next_step}"))
 
 

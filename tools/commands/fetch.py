@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.flashload.sizes import size
-from edgekit.tools.console import Steps, command_line, note
+from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command
 from edgekit.tools.options import Count, Folder, debug_option, json_option
+from edgekit.tools.suggestion import suggested_run
 from edgekit.tools.terminal_text import counted, visible
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def command(
         parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
         said = f"{size(done.nbytes)}, every checksum is right: {', '.join(parts)}"
     click.echo(visible(f"{folder}: {said}"))
-    note(f"next: {command_line('run', folder, 'What is 23 + 45?', '--watch')}")
+    note(f"next: {suggested_run(folder)}")
 
 
 class _Shown:

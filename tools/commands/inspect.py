@@ -55,7 +55,7 @@ def command(
     bundle: str, runs: bool, tensors: bool, memory: Size | None, engine: str | None, as_json: bool
 ) -> None:
     """Show model, sizes, quantization, programs, layers and origin of BUNDLE; of several bundles, of the one
-    that `run` takes.
+    that `run` takes, or that is for --engine.
 
     With --memory also what would stay in memory and what would be streamed in every denoising step, if `run`
     were given that budget, the engine, and a short prompt. Reads headers only; `edgekit verify` checks the
@@ -63,14 +63,12 @@ def command(
     """
     from edgekit.runtime.bundle import Bundle
 
-    if engine is not None and memory is None:
-        raise click.UsageError("--engine is for the plan of memory; give --memory as well")
     folder = bundle_folder(bundle, engine, quiet=as_json, to_run=False)
     plan = None
     if memory is not None:  # first: what is made for the rest would count as part of the process
         with quoting(memory):
             plan = _residency(folder, memory, engine)
-    shown_bundle = Bundle.open(folder)
+    shown_bundle = Bundle.open(folder, engine)
     taken = chosen_from(folder, shown_bundle)
     if taken and not as_json:
         note(taken)
@@ -222,17 +220,15 @@ def _residency(folder: str, memory_bytes: int, name: str | None) -> dict[str, An
     from edgekit.runtime.session import plan_session
     from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
     from edgekit.tools import answer_display, watch  # noqa: F401
-    from edgekit.tools.session_plan import lengths_of, session_options
+    from edgekit.tools.session_plan import lengths_of, planned_for, session_options
 
     # What a running process holds before its weights is part of the budget, so this one does what `run` does
     # before it plans: all imports, the tokenizer, the chat template, the engine.
     with opened(folder, Request(None, False, None, None, name, None, {}), quiet=True) as (model, generator):
         model.encode("Hello")
         bundle = generator.bundle
-        limit, prompt = bundle.model.max_positions, PROMPT_TOKENS
-        if limit:
-            prompt = max(1, min(prompt, limit - lengths_of(generator, Settings(), 1).new_tokens))
-        asked = lengths_of(generator, Settings(), prompt)
+        prompt, settings = planned_for(generator, PROMPT_TOKENS)
+        asked = lengths_of(generator, settings, prompt)
         options = session_options(generator, asked)
         row = running(bundle.manifest.format, name)
         if row is not None and row.gives == "core" and row.factory:
@@ -247,6 +243,7 @@ def _residency(folder: str, memory_bytes: int, name: str | None) -> dict[str, An
         "memory_bytes": memory_bytes,
         "prompt_tokens": prompt,
         "new_tokens": asked.new_tokens,
+        "shortened": settings != Settings(),
         "prefix_positions": options.positions if bundle.model.causal_prefix else 0,
         "canvas": options.canvas,
         "process_bytes": planned.process + planned.allowance,
@@ -417,7 +414,8 @@ def _show_plan(plan: dict[str, Any]) -> None:
     if plan["prefix_positions"]:
         lengths += f" and a prefix of up to {plan['prefix_positions']}"
     asked = f"a prompt of {plan['prompt_tokens']} tokens and an answer of up to {plan['new_tokens']}"
-    prose(f"for {asked}: {lengths}; more of either needs more", "  ")
+    more = "its programs have no room for more" if plan["shortened"] else "more of either needs more"
+    prose(f"for {asked}: {lengths}; {more}", "  ")
     table(
         ["held", "bytes"],
         [

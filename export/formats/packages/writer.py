@@ -174,6 +174,9 @@ class PackagedFormat(Format):
     def layer_facts(self) -> list[dict[str, Any]]:
         return layer_places(self.packages)
 
+    def pass_lengths(self) -> Sequence[tuple[int, int]]:
+        return [(each.t, each.p) for each in self.lengths]
+
     def minimum_os(self) -> Mapping[str, str]:
         return {"ios": self._ios, "macos": self.row.versions[self._ios]} if self._ios else {}
 
