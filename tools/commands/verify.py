@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from edgekit.runtime.bundle.packages import Packages
 
 _BLOCK_BYTES = 4 << 20
+#: Notes on files that belong to nothing, each on a line.
+_MOST_SURPLUS = 3
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
     else:
         for item in damaged:
             click.echo(visible(f"damaged: {item.name}: {' '.join(item.damage.splitlines())}"))
-        for line in (*notes, *(f"{name} is not part of the bundle" for name in surplus)):
+        for line in (*notes, *_surplus_notes(surplus)):
             note(f"note: {line}")
         if damaged:
             said = f"{_counted_damage(items)} damaged; copy or export it again"
@@ -128,6 +130,7 @@ def _check_set(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> It
         try:
             for item in _check(path / member.path, steps, own, evaluate):
                 yield replace(item, name=f"{member.path}/{item.name}")
+            yield Item(member.path, 0, "", "bundle")
         except OpenFailed as error:
             yield Item(member.path, 0, str(error), "bundle")
         notes += [f"{member.path}: {line}" for line in own]
@@ -247,11 +250,24 @@ def _file_damage(path: Path, check: Callable[[], None], sha256: str, steps: Step
     return "" if digest.hexdigest() == sha256 else f"has SHA-256 {digest.hexdigest()}, {sha256} was written"
 
 
+def _surplus_notes(surplus: Sequence[str]) -> list[str]:
+    """One line for each of a few files, or one for all of many: of a folder whose name is wrong, or that
+    nobody lists.
+    """
+    if len(surplus) <= _MOST_SURPLUS:
+        return [f"{name} is not part of the bundle" for name in surplus]
+    folders = Counter(PurePosixPath(name).parts[0] for name in surplus if "/" in name)
+    ((most, number),) = folders.most_common(1) or (("", 0),)
+    which = "all" if number == len(surplus) else f"{number} of them"
+    where = f", {which} in {most}/" if number > 1 else ""
+    return [f"{len(surplus)} files are not part of the bundle{where}; --json lists them"]
+
+
 def _surplus(path: Path, items: Sequence[Item]) -> list[str]:
     """Files of the folder that no manifest lists, where that can be read."""
     known = {each.name for each in items}
     # Nobody knows what belongs to these.
-    closed = {each.name for each in items if each.kind == "bundle"}
+    closed = {each.name for each in items if each.kind == "bundle" and each.damage}
     lists = MANIFEST_NAME, bundle_set.SET_NAME
     for each in items:
         if each.damage and PurePosixPath(each.name).name in lists:
