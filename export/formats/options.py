@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgekit.export.errors import ExportError
+from edgekit.flashload.names import shown
 
 #: Types of stored floats and of arithmetic, where a format offers several; the first is the default.
 PRECISIONS = ("float16", "float32")
@@ -49,11 +50,21 @@ def parse_lengths(text: str) -> tuple[int, ...]:
         ExportError: not of that form.
     """
     try:
-        return tuple(int(n) for n in text.split(","))
+        lengths = tuple(int(n) for n in text.split(","))
     except ValueError:
-        raise ExportError(f"lengths {text!r} are not numbers with commas (example: 128,256)") from None
+        raise ExportError(f"--lengths {text!r} are not numbers with commas (example: 128,256)") from None
+    if min(lengths) < 0:
+        raise ExportError(f"--lengths {text}: {min(lengths)} positions are not possible; give 1 or more")
+    return lengths
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names with commas between them, each once, e.g. `sm8650,sm8750`."""
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    """Names of chips with commas between them, each once, e.g. `sm8650,sm8750`.
+
+    Raises:
+        ExportError: there is no name between two commas, or at an end.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ExportError(f"--soc is {shown(text)}; separate names by single commas (example: sm8650,sm8750)")
+    return tuple(dict.fromkeys(names))

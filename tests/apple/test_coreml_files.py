@@ -200,7 +200,7 @@ def test_a_chunk_too_large_says_what_to_change(tmp_path: Path, monkeypatch: pyte
         (["--target", "ios", "--precision", "bfloat16"], "unknown precision 'bfloat16' for format coreml"),
         (["--target", "ios", "--min-os", "17"], "not for iOS 17; it is for 18 and 26"),
         (["--target", "ios", "--lengths", "8,x"], "lengths '8,x' are not numbers"),
-        (["--target", "ios", "--lengths", "0"], "lengths must be positive"),
+        (["--target", "ios", "--lengths", "0"], "--lengths 0: 0 positions are not possible; give 1 or more"),
         (["--target", "ios", "--max-positions", "100000"], "the model was made for at most 512"),
         (["--target", "ios", "--max-positions", "0"], "--max-positions 0 is not possible"),
         (["--target", "ios", "--lengths", "64,513"], "513 positions are not possible"),

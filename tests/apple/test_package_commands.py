@@ -212,7 +212,10 @@ def test_run_and_inspect_say_which_bundle_they_take(several: tuple[Path, dict[st
     refused = edgekit("run", folder, "-p", "a", "--engine", "cuda")
     assert refused.exit_code == 2 and "unknown engine 'cuda'; supported: native, torch," in refused.stderr
     refused = edgekit("run", folder, "-p", "a", "--engine", "native")
-    assert refused.exit_code == 2 and "none of its bundles runs here: 'coreai' is" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "has bundles for 'coreai' and 'coreml', not for native; export" in refused.stderr
+    )
     refused = edgekit("run", folder, "-p", "a", "--engine", "coreml", "--raw", *words)
     assert refused.exit_code == 2 and "Core ML runs on macOS and iOS only" in refused.stderr
 

@@ -177,7 +177,7 @@ def table_option(*names: str) -> Callable[[F], F]:
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Only tabulate reports, of other devices too.",
+    help="Only tabulate reports, of other devices too. Can be repeated: a --merge for each.",
 )
 @html_option
 @debug_option
@@ -215,7 +215,9 @@ def command(
 
     if bool(bundles) == bool(merge):
         both = "; not both" if merge else ""
-        raise click.UsageError(f"name bundles to measure, or with --merge reports to tabulate{both}")
+        raise click.UsageError(
+            f"name bundles to measure, or with --merge reports to tabulate, a --merge for each{both}"
+        )
     if merge and report is not None:
         raise click.UsageError("--report is of bundles that are measured; --merge writes none")
     check_page(html)

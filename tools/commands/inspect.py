@@ -26,7 +26,7 @@ from edgekit.tools.options import (
     quoting,
 )
 from edgekit.tools.request import Request, engine_option, opened
-from edgekit.tools.terminal_text import visible
+from edgekit.tools.terminal_text import counted, visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.manifest import Manifest
@@ -297,9 +297,9 @@ def _show(found: dict[str, Any]) -> None:
     prose(", ".join(traits), "  ")
     held = f"packages {size(sizes['packages'])}; flash file" if sizes["packages"] else "weights"
     prose(
-        f"{held} {size(sizes['weights'])} in {sizes['runs']} runs, "
+        f"{held} {size(sizes['weights'])} in {counted(sizes['runs'], 'run')}, "
         f"the largest {size(sizes['largest_run'])}; "
-        f"{sizes['files']} other files, {size(sizes['other_files'])}",
+        f"{counted(sizes['files'], 'other file')}, {size(sizes['other_files'])}",
         "  ",
     )
     for own in model["adapters"]:

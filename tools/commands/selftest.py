@@ -112,7 +112,7 @@ def command(
                 raise Failure(
                     f"{bundle} has golden results already, by {visible(str(by))}; --overwrite replaces them"
                 )
-            steps.note(visible(f"{bundle}: golden passes, an answer, {passes} timed passes"))
+            steps.note(visible(f"{bundle}: golden passes, an answer, {counted(passes, 'timed pass')}"))
             found, timing = _run(generator, passes, None if record else known)
             report = _report(generator, found, known, timing)
     if record:

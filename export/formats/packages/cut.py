@@ -56,7 +56,8 @@ def choose_lengths(architecture: Architecture, packaging: Packaging) -> tuple[Le
     """
     given, longest = packaging.lengths, architecture.max_positions
     if given is not None and any(n < 0 or (n == 0 and not architecture.causal_prefix) for n in given):
-        raise ExportError(f"lengths must be positive, not {', '.join(map(str, given))}")
+        asked_for = ",".join(map(str, given))
+        raise ExportError(f"--lengths {asked_for}: {min(given)} positions are not possible; give 1 or more")
     most = packaging.max_positions
     if given is not None and most is not None:
         raise ExportError("--lengths and --max-positions exclude each other: the longest length is the most")
