@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -103,18 +105,44 @@ def report_journal(weights: Path) -> Path:
     return weights.with_name(weights.name + ".report")
 
 
-def begun_with(journal: Path) -> str:
-    """Describe the options of the export that left the journal of reports, as a half sentence; empty where it
-    does not say.
-    """
+def _begun(journal: Path) -> str:
+    """The options of the export that left the journal of reports; empty where it does not say."""
     try:
         with open(journal, encoding="utf-8", errors="replace") as file:
             options = json.loads(file.readline(_MOST_LETTERS))["options"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ""
-    if not isinstance(options, str):
+    return options if isinstance(options, str) else ""
+
+
+def begun_with(journal: Path) -> str:
+    """Describe the options of the export that left the journal of reports, as a half sentence; empty where it
+    does not say.
+    """
+    options = _begun(journal)
+    return f" (it was begun with {cut(options, 200)})" if options else ""
+
+
+def told_apart(journal: Path, options: str) -> str:
+    """Describe how the options of the export that left the journal differ from these, as a half sentence."""
+    begun = _begun(journal)
+    try:
+        before, now = Counter(_pairs(begun)), Counter(_pairs(options))
+    except ValueError:  # anyone may have written a journal
+        return begun_with(journal)
+    if not begun:
         return ""
-    return f" (it was begun with {cut(options, 200)})"
+    if before == now:
+        return " (its options are these; files of the model, texts of --calibrate or versions differ)"
+    lacking = {name for name, _ in before - now} - {name for name, _ in now - before}
+    new = [shlex.join(pair) for pair in now - before] + [f"no {name}" for name in sorted(lacking)]
+    return f"{begun_with(journal)[:-1]}; this one has {cut(', '.join(new), 200)})"
+
+
+def _pairs(options: str) -> list[tuple[str, ...]]:
+    """The options of `ExportOptions.as_words` with their values. Raises ValueError."""
+    words = shlex.split(options)
+    return list(zip(words[::2], words[1::2], strict=True))
 
 
 def _described(output: Path, found: Found) -> str:

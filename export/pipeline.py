@@ -35,7 +35,7 @@ from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.provenance import copy_legal_files, legal_files, provenance
 from edgekit.export.checkpoint.tokenizer_files import check_texts
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats.base import Format
+from edgekit.export.formats.base import Format, Stages
 from edgekit.export.formats.options import FormatOptions, Packaging
 from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.models import architecture as architecture_of
@@ -44,12 +44,12 @@ from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.output_folder import (
     Claimed,
     Found,
-    begun_with,
     check_space,
     claim,
     examine,
     report_journal,
     resumable,
+    told_apart,
 )
 from edgekit.export.presets import ADAPTER_MODES
 from edgekit.export.quantize import (
@@ -68,6 +68,7 @@ from edgekit.export.tied_head import check_tied_head
 from edgekit.export.weights import read_rows
 from edgekit.flashload.errors import EdgekitError, ResumeMismatch
 from edgekit.flashload.files import write_atomic, write_failed
+from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest
 from edgekit.runtime.bundle import Bundle, quantization_report
@@ -101,11 +102,8 @@ _RANDOM = (
 _ANEW = "--overwrite writes it anew"
 
 
-class Progress(Protocol):
-    """Told what an export is doing; `done` and `total` are bytes of source weights."""
-
-    def stage(self, name: str, total: int) -> None: ...
-    def advance(self, done: int, what: str) -> None: ...
+class Progress(Stages, Protocol):
+    """Told what an export is doing; `done` and `total` are bytes of source weights, layers, or packages."""
 
 
 class _Silent:
@@ -136,6 +134,7 @@ class ExportOptions:
     adapter: Path | None = None  # the folder of a LoRA adapter
     adapter_name: str = ""  # what the manifest calls it; the name of its folder if empty
     adapter_mode: str = ADAPTER_MODES[0]  # or "switched": passes say which rows it is for
+    together: bool = False  # its format is one of several that the target chose, and nobody named
 
     @property
     def form(self) -> FormatOptions:
@@ -153,7 +152,8 @@ class ExportOptions:
         """The options that decide about the stored bytes, as `edgekit export` takes them."""
         scheme, cut = self.scheme, self.packaging or Packaging()
         named = {
-            "format": self.format,
+            "target": self.target,
+            "format": None if self.together else self.format,
             "quant": scheme.preset,
             "group-size": scheme.group_size,
             "precision": self.precision,
@@ -185,6 +185,8 @@ class ExportResult:
     notes: tuple[str, ...]
     weights_bytes: int
     device: Device | None = None  # of programs that are compiled for one
+    compiled: tuple[str, ...] = ()  # chips that packages are compiled for
+    total_bytes: int = 0  # of all files that the manifest lists, and the weights
 
 
 @dataclass(frozen=True)
@@ -310,6 +312,18 @@ def check_leftovers(plan: ExportPlan, found: Found | None) -> None:
         _Sink(plan, Claimed.of(found.path)).close()
 
 
+def begin(plan: ExportPlan, folder: Claimed) -> None:
+    """Leave in a folder what says which export it is of, before it has any weights: one that goes on is
+    compared with that. Raises as `write` does.
+    """
+    if folder.found is None:
+        sink = _Sink(plan, folder)
+        try:
+            sink.reports.begin()
+        finally:
+            sink.close()
+
+
 def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
     """Do what is planned, in the folder `output`. Raises EdgekitError as `export` does."""
     found = check_output([plan], output)
@@ -356,8 +370,7 @@ def _write_weights(
             stack.callback(sinks[-1].close)
         for (plan, _), sink in zip(todo, sinks, strict=True):
             if not all(map(sink.has, runs)):
-                progress.stage("looking at the weights", 0)
-                plan.format.observe(plan.tuned.weights, plan.samples, lambda unit: progress.advance(0, unit))
+                _observe(plan, progress)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
             lacking = [sink for sink in sinks if not sink.has(run)]
@@ -376,6 +389,17 @@ def _write_weights(
         return [(s.finish(), s.reports.result(first.options.scheme, runs)) for s in sinks]
 
 
+def _observe(plan: ExportPlan, progress: Progress) -> None:
+    """Let the format look at the weights; the layers that it has run the model through are counted."""
+
+    def told(unit: str) -> None:
+        progress.advance(1 if unit.startswith("layers.") else 0, unit)
+
+    if plan.format.row.calibrates:
+        progress.stage("calibrating", len(plan.format.architecture.layers))
+    plan.format.observe(plan.tuned.weights, plan.samples, told)
+
+
 class _Sink:
     """The destination of a plan's runs, and of the reports on them."""
 
@@ -385,7 +409,8 @@ class _Sink:
         try:
             self.store = plan.format.open_store(weights, plan.runs, resume=resume, tag=plan.tag)
         except ResumeMismatch as error:
-            raise ResumeMismatch(f"{error}{begun_with(report_journal(weights))}") from error
+            how = told_apart(report_journal(weights), plan.options.as_words())
+            raise ResumeMismatch(f"{error}{how}") from error
         self.reports = _ReportJournal(report_journal(weights), plan.options.as_words(), keep=resume)
 
     def has(self, run: RunPlan) -> bool:
@@ -458,6 +483,8 @@ def _complete(
         files.append(BUNDLE_FILE)
     programs = form.write_programs(output, advance)
     claimed.check()
+    files += form.compile_beside(output, progress)
+    claimed.check()
     files += form.write_files(output, checkpoint.config, plan.runs)
     files += copy_legal_files(checkpoint.path, output)
     if not plan.tuned.merged:  # they are those of the weights alone
@@ -482,9 +509,7 @@ def _complete(
     claimed.check()
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
-    nbytes = digest.size + package_bytes(manifest.programs)
-    device = device_of(manifest.programs)
-    return ExportResult(output, options.format, report, tuple(notes), nbytes, device)
+    return _result(plan, output, manifest, report)
 
 
 def _answer_notes(plan: ExportPlan) -> list[str]:
@@ -531,7 +556,8 @@ def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
     manifest = bundle.manifest
     if manifest.provenance.get("tag") != plan.tag:
         raise ResumeMismatch(
-            f"{output}: holds the bundle of another export (other model, format, preset or version); "
+            f"{output}: holds the bundle of another export (other model, texts, format, lengths, preset or "
+            "version); "
             "give another folder, or replace it with --overwrite"
         )
     for name in verification.listed(manifest):
@@ -541,10 +567,21 @@ def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
         tensors = tuple(_tensor_report(row) for row in quantization_report.read(bundle.folder))
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
-    nbytes = manifest.weights.size + package_bytes(manifest.programs)
-    notes = tuple(manifest.provenance.get("notes") or ())
-    device = device_of(manifest.programs)
-    return ExportResult(output, plan.options.format, report, notes, nbytes, device)
+    return _result(plan, output, manifest, report)
+
+
+def _result(plan: ExportPlan, output: Path, manifest: Manifest, report: QuantizationReport) -> ExportResult:
+    """The result of an export whose manifest is written."""
+    return ExportResult(
+        output,
+        plan.options.format,
+        report,
+        tuple(manifest.provenance.get("notes") or ()),
+        manifest.weights.size + package_bytes(manifest.programs),
+        device_of(manifest.programs),
+        tuple(manifest.programs.get("compiled") or ()),
+        manifest.weights.size + sum(entry.size for entry in manifest.files.values()),
+    )
 
 
 def check_whole(bundle: Bundle, progress: Progress) -> None:
@@ -704,16 +741,23 @@ class _ReportJournal:
         else:
             path.unlink(missing_ok=True)
 
+    def begin(self) -> None:
+        """Write the first line. Raises WriteFailed."""
+        self._write("")
+
     def append(self, run: str, rows: list[TensorReport]) -> None:
-        """Record a run; synced before the run itself counts as done."""
+        """Record a run; synced before the run itself counts as done. Raises WriteFailed."""
         self._rows[run] = [asdict(r) for r in rows]
+        # A torn line of a killed export has no line end: start a new one.
+        self._write("\n" + json.dumps({"run": run, "tensors": self._rows[run]}) + "\n")
+
+    def _write(self, text: str) -> None:
         try:
             # Kept open, so that it stays the same file wherever the folder goes.
             self._file = self._file or open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - see `close`
             if self._file.tell() == 0:
                 self._file.write(json.dumps({"options": self._options}) + "\n")
-            # A torn line of a killed export has no line end: start a new one.
-            self._file.write("\n" + json.dumps({"run": run, "tensors": self._rows[run]}) + "\n")
+            self._file.write(text)
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:

@@ -18,6 +18,7 @@ from edgekit.export.pipeline import (
     ExportPlan,
     ExportResult,
     Progress,
+    begin,
     check_leftovers,
     check_output,
     plan_export,
@@ -100,6 +101,9 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     with resumable(output):
         bundle_set.save(BundleSet(tuple(members)), output, bundle_set.PARTIAL_NAME)
     inside = [_claim_member(folder, plan) for plan in plans]
+    with resumable(output):
+        for plan, member in zip(plans, inside, strict=True):
+            begin(plan, member)
     if all(plan.alike(plans[0]) for plan in plans[1:]):
         results = write_each(plans, inside, progress)
     else:

@@ -344,8 +344,8 @@ class FlashWriter:
 
 def _other_export(path: Path) -> ResumeMismatch:
     return ResumeMismatch(
-        f"{path}: belongs to another export (other model, preset or version); resume with the same options, "
-        "or start again with --overwrite"
+        f"{path}: belongs to another export (other model, texts, preset or version); resume with the same "
+        "options, or start again with --overwrite"
     )
 
 

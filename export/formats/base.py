@@ -33,6 +33,13 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class Stages(Protocol):
+    """Told of stages of an export, of `total` units each, and of units of them that are done."""
+
+    def stage(self, name: str, total: int) -> None: ...
+    def advance(self, done: int, what: str) -> None: ...
+
+
 @dataclass(frozen=True)
 class WrittenPrograms:
     """The manifest's entries of the programs of a model, and the files that they are in, relative to the
@@ -156,6 +163,10 @@ class Format(ABC):
         Raises:
             ExportError: a program cannot be expressed in the format.
         """
+
+    def compile_beside(self, folder: Path, progress: Stages) -> Sequence[str]:
+        """Compile what stands beside the programs for single chips: its files, relative to the bundle."""
+        return ()
 
     def layer_programs(self) -> int:
         """The number of programs of layers that will be written."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from support.checkpoints import write_checkpoint
 from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.options import FormatOptions, Packaging
+from edgekit.export.formats.options import FormatOptions, Packaging, parse_lengths, parse_names
 from edgekit.export.formats.row import FormatRow, shared_out
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import Member
@@ -64,6 +66,23 @@ def test_both_bundles_are_whole(several: Path) -> None:
     packages = Bundle.open(several / "qnn").packages
     assert packages is not None and [length[0] for length in packages.lengths()] == [64]
     assert Bundle.open(several / "native").packages is None
+
+
+def test_verify_counts_the_bundles_of_a_set(several: Path, tmp_path: Path) -> None:
+    assert "and 2 bundles, " in edgekit("verify", several).stdout
+    copy = tmp_path / "copy"
+    shutil.copytree(several, copy)
+    listed = (copy / "bundles.json").read_text()
+    (copy / "bundles.json").write_text(listed.replace('"path": "qnn"', '"path": "qnx"'))
+    wrong = edgekit("verify", copy)
+    count = sum(path.is_file() for path in (copy / "qnn").rglob("*"))
+    assert "1 of 2 bundles is damaged" in wrong.stdout
+    (line,) = [line for line in wrong.stderr.splitlines() if "part of the bundle" in line]
+    assert line == f"note: {count - 1} files are not part of the bundle, all in qnn/; --json lists them"
+    (copy / "bundles.json").write_text(listed)
+    shutil.rmtree(copy / "qnn")
+    gone = edgekit("verify", copy)
+    assert re.search(r": 1 of \d+ files and 1 of 2 bundles are damaged; ", gone.stdout), gone.stdout
 
 
 def test_files_beside_them_say_what_each_is_for(several: Path) -> None:
@@ -124,7 +143,7 @@ def test_what_a_command_suggests_has_room_in_the_programs(several: Path) -> None
 @pytest.mark.parametrize(
     ("scheme", "said"),
     [
-        ([], "format qnn is for models without experts, llada_moe has some; --format native takes them"),
+        ([], "format qnn is for models without experts, llada_moe has some"),
         (["--quant", "bf16"], "format qnn is for models without experts"),
     ],
 )
@@ -134,7 +153,7 @@ def test_models_that_the_npu_does_not_take_are_native(tmp_path: Path, scheme: li
     made = edgekit(*words, tmp_path / "out")
     assert made.exit_code == 0, made.output
     (line,) = [line for line in made.stderr.splitlines() if line.startswith("note: for native alone: ")]
-    assert said in line and "exports for" not in line
+    assert said in line and "exports for" not in line and "--format native" not in line
     assert Bundle.open(tmp_path / "out").manifest.format == "native"
     text = (tmp_path / "out" / "README.md").read_text()
     assert "- format native, for the processor of any phone" in text and "qnn" not in text
@@ -181,5 +200,9 @@ def test_options_go_to_the_formats_that_offer_them() -> None:
         shared_out([native, qnn], FormatOptions(device="cuda"))
     with pytest.raises(ExportError, match="unknown chip 'sm1' for format qnn"):
         shared_out([native, qnn], FormatOptions(socs=("sm1",)))
+    with pytest.raises(ExportError, match="--soc is 'sm8650,'; separate names by single commas"):
+        parse_names("sm8650,")
+    with pytest.raises(ExportError, match="--lengths 64,-1: -1 positions are not possible"):
+        parse_lengths("64,-1")
     with pytest.raises(ExportError, match="format native compiles for no chips; leave --soc out"):
         shared_out([native], FormatOptions(socs=("sm8650",)))

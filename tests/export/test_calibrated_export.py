@@ -21,6 +21,7 @@ from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Scheme
+from edgekit.export.sets import check_folder, plan_together, write_together
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ResumeMismatch
 from edgekit.tools.cli import main
@@ -102,6 +103,41 @@ def test_an_export_goes_on_with_its_own_texts_alone(
     assert digests(out) == digests(bundles["sky"])
     with pytest.raises(ResumeMismatch, match="holds the bundle of another export"):
         export(checkpoint, out, replace(OPTIONS, calibrate=SEA, resume=True))
+
+
+class Unheard:
+    """Progress that nobody looks at."""
+
+    def stage(self, name: str, total: int) -> None: ...
+    def advance(self, done: int, what: str) -> None: ...
+
+
+def test_a_set_goes_on_with_its_own_texts_alone(
+    checkpoint: Path, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it was interrupted before the bundle that takes them was begun, too."""
+
+    def plans(texts: Texts | None, **others: Any) -> list[pipeline.ExportPlan]:
+        native = ExportOptions("native", "android", OPTIONS.scheme, together=True, **others)
+        qnn = replace(OPTIONS, calibrate=texts, together=True, **others)
+        return plan_together(checkpoint, [native, qnn], None)[0]
+
+    def stops(*_: Any) -> None:
+        raise Stopped
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(pipeline._Sink, "write_run", stops)
+        write_together(plans(SKY), out, Unheard())
+    begun = "it was begun with --target android --quant int4 .*--calibrate sky.txt .*; this one has"
+    for other, said in ((SEA, f"{begun} --calibrate sea.txt"), (None, f"{begun} no --calibrate")):
+        with pytest.raises(ResumeMismatch, match=said):
+            check_folder(plans(other, resume=True), out)
+    check_folder(plans(SKY, resume=True), out)
+    write_together(plans(SKY, resume=True), out, Unheard())
+    assert (out / "qnn/packages/layers.0.qnn/weights.bin").read_bytes() == (
+        bundles["sky"] / "packages/layers.0.qnn/weights.bin"
+    ).read_bytes()
 
 
 def test_what_was_compiled_for_other_ranges_is_not_taken(

@@ -26,7 +26,7 @@ from edgekit.export.checkpoint.provenance import legal_files
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import WrittenPrograms
 from edgekit.export.formats.options import Packaging
-from edgekit.export.output_folder import examine
+from edgekit.export.output_folder import examine, told_apart
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
@@ -206,10 +206,15 @@ def test_an_unfinished_export_says_how_to_go_on(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     with pytest.raises(EdgekitError, match="unfinished export, which --resume continues"):
         Bundle.open(tmp_path / "out")
-    begun = f"begun with --format onnx --quant {OPTIONS.scheme.preset} --group-size 32"
+    begun = f"begun with --target host --format onnx --quant {OPTIONS.scheme.preset} --group-size 32"
     with pytest.raises(ExportError, match=f"unfinished export; --resume continues it.*{begun}"):
         export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
-    with NoPrograms(), pytest.raises(ResumeMismatch, match=f"another export.*with --overwrite.*{begun}"):
+    with (
+        NoPrograms(),
+        pytest.raises(
+            ResumeMismatch, match=f"another export.*with --overwrite.*{begun}; this one has --quant int8"
+        ),
+    ):
         other = ExportOptions(tile_bytes=TILE_BYTES, scheme=Scheme("int8"), resume=True)
         export(tmp_path / "checkpoint", tmp_path / "out", other)
     with NoPrograms():
@@ -225,9 +230,24 @@ def test_all_that_decides_about_the_bytes_is_among_the_words() -> None:
         "coreml", scheme=scheme, precision="float32", packaging=packaging, activations="float"
     )
     assert options.as_words() == (
-        "--format coreml --quant int4 --group-size 64 --precision float32 --activations float --min-os 26 "
-        "--lengths 16,32 --max-positions 64 --layers-per-chunk 2 --override 'layers.0.*=8'"
+        "--target host --format coreml --quant int4 --group-size 64 --precision float32 --activations float "
+        "--min-os 26 --lengths 16,32 --max-positions 64 --layers-per-chunk 2 --override 'layers.0.*=8'"
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ("--lengths 64 --soc sm8650", "--lengths 96", "; this one has --lengths 96, no --soc)"),
+        ("--target android", "--target android --calibrate a.txt", "; this one has --calibrate a.txt)"),
+        ("--override a=8 --override b=8", "--override b=8", "; this one has no --override)"),
+        ("--lengths 64", "--lengths 64", "texts of --calibrate or versions differ)"),
+        ("'", "--lengths 64", " (it was begun with ')"),
+    ],
+)
+def test_options_of_another_export_are_told_apart(tmp_path: Path, before: str, now: str, said: str) -> None:
+    (tmp_path / "journal").write_text(json.dumps({"options": before}) + "\n")
+    assert told_apart(tmp_path / "journal", now).endswith(said)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +256,7 @@ def test_all_that_decides_about_the_bytes_is_among_the_words() -> None:
 def test_a_journal_that_says_nothing(tmp_path: Path, line: str) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "weights.safetensors.report").write_text(line)
+    assert not told_apart(tmp_path / "out" / "weights.safetensors.report", "--quant int8")
     with pytest.raises(ExportError, match="unfinished export") as error:
         examine(tmp_path / "out", "weights.safetensors", resume=False, overwrite=False)
     assert len(str(error.value)) < 500
@@ -550,7 +571,7 @@ from typing import Any
 from test_export import NoPrograms
 from edgekit.export.formats.base import WrittenPrograms
 from edgekit.export.formats.options import Packaging
-from edgekit.export.output_folder import examine
+from edgekit.export.output_folder import examine, told_apart
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 import torch
 torch.zeros(8, 8) @ torch.zeros(8, 8)

@@ -4,10 +4,12 @@ same codes of weights and activations, generations, units that stream, and packa
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,10 +40,13 @@ from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.options import Packaging
 from edgekit.export.formats.qnn import contexts
 from edgekit.export.formats.qnn.provider import provider
-from edgekit.export.pipeline import export
+from edgekit.export.output_folder import resumable
+from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.export.reference import ReferenceModel
-from edgekit.flashload.errors import BundleError, MalformedFile
+from edgekit.export.runs import TABLE_TILE_BYTES
+from edgekit.flashload.errors import BundleError, DiskFull, MalformedFile
+from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.qnn.programs import WEIGHTS_FILE, model_file
 from edgekit.runtime.engines.qnn.socs import SOCS
@@ -263,11 +268,28 @@ def chips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle whose packages are compiled for two chips."""
     folder = tmp_path_factory.mktemp("chips")
     write_checkpoint(folder / "checkpoint", "llada", n_layers=2)
-    cut = Packaging((24,), layers_per_chunk=1)
-    export(
-        folder / "checkpoint", folder / "bundle", options(Scheme("int4", 32), cut, socs=("sm8550", "sm8750"))
-    )
+    told = Told()
+    export(folder / "checkpoint", folder / "bundle", for_chips(), told)
+    (folder / "told.json").write_text(json.dumps(told.lines))
     return folder / "bundle"
+
+
+def for_chips(socs: tuple[str, ...] = ("sm8550", "sm8750")) -> ExportOptions:
+    cut = Packaging((24,), layers_per_chunk=1)
+    return replace(options(Scheme("int4", 32), cut, socs=socs), tile_bytes=TABLE_TILE_BYTES)
+
+
+class Told:
+    """Stages of an export with what each counts, and the units that were done of it."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[Any]] = []
+
+    def stage(self, name: str, total: int) -> None:
+        self.lines.append([name, total, 0])
+
+    def advance(self, done: int, what: str) -> None:
+        self.lines[-1][2] += done
 
 
 def test_a_bundle_lists_what_was_compiled(chips: Path) -> None:
@@ -284,6 +306,49 @@ def test_a_bundle_lists_what_was_compiled(chips: Path) -> None:
     done = CliRunner().invoke(main, ["inspect", str(chips)])
     assert "compiled for sm8550, sm8750" in done.output
     assert CliRunner().invoke(main, ["verify", str(chips)]).exit_code == 0
+
+
+def test_an_export_says_what_it_compiles(chips: Path, tmp_path: Path) -> None:
+    told = json.loads((chips.parent / "told.json").read_text())
+    assert ["calibrating", 2, 2] in told
+    assert [line for line in told if "sm8" in line[0]] == [
+        ["compiling for sm8550", 2, 2],
+        ["compiling for sm8750", 2, 2],
+    ]
+    words = ["--target", "android", "--format", "qnn", "--quant", "int4", "--lengths", "24", "--soc"]
+    words += ["sm8550,sm8750", "--layers-per-chunk", "1", "--resume", "-o", str(tmp_path / "bundle")]
+    shutil.copytree(chips, tmp_path / "bundle")
+    done = CliRunner().invoke(main, ["export", str(chips.parent / "checkpoint"), *words])
+    taken = sum(path.stat().st_size for path in chips.rglob("*") if path.is_file())
+    taken -= (chips / "edgekit.json").stat().st_size
+    assert f"of weights, compiled for sm8550, sm8750; {size(taken)} in all" in done.stdout, done.output
+
+
+def test_the_space_that_is_asked_for_has_room_for_what_is_compiled(chips: Path) -> None:
+    checkpoint = chips.parent / "checkpoint"
+    plan, without = (plan_export(checkpoint, for_chips(socs)) for socs in (("sm8550", "sm8750"), ()))
+    compiled = sum(path.stat().st_size for path in (chips / "compiled").rglob("*") if path.is_file())
+    assert compiled < plan.output_bytes - without.output_bytes
+    taken = sum(path.stat().st_size for path in chips.rglob("*") if path.is_file())
+    assert taken <= plan.output_bytes < taken + (1 << 20)
+
+
+def test_a_compiler_without_room_says_so(
+    tiny: tuple[Path, ReferenceModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contexts, "_CALL", "import sys; sys.exit('Failed to write context cache file')")
+    monkeypatch.setattr(contexts, "free_bytes", lambda path: 4096)
+    said = r"made: the compiled package takes about .*, and the disk has 4\.1 kB left; delete or move"
+    with pytest.raises(DiskFull, match=said + r".*--resume goes on"), resumable(tmp_path):
+        contexts.compile_package(
+            tiny[0] / "packages/layers.0-1.qnn", ["t24_p0"], "sm8650", tmp_path / "made", 1 << 30
+        )
+    assert not any(tmp_path.iterdir()), "what lacks bytes takes none"
+    monkeypatch.setattr(contexts, "free_bytes", lambda path: 1 << 40)
+    with pytest.raises(ExportError, match="QNN cannot compile it for sm8650: Failed to write context"):
+        contexts.compile_package(
+            tiny[0] / "packages/layers.0-1.qnn", ["t24_p0"], "sm8650", tmp_path / "made", 1 << 30
+        )
 
 
 def test_a_list_of_files_that_are_not_there_is_refused(chips: Path, tmp_path: Path) -> None:

@@ -304,6 +304,7 @@ def command(
                     device=compiled_for[own], socs=form.socs, calibrate=texts if form.texts else None,
                     decoding=decoding, adapter=tuned,
                     adapter_name="" if adapter is None else model_name(adapter), adapter_mode=adapter_mode,
+                    together=len(names) > 1,
                 )
                 for own, form in zip(names, forms, strict=True)
             ]  # fmt: skip
@@ -320,6 +321,8 @@ def command(
                 written = " and ".join(plan.options.format for plan in plans)
                 steps.note(f"exporting {model} to {folder} ({written}, {preset})")
                 if why:
+                    # Of what is written anyway nobody has to be told to ask for it.
+                    why = why.removesuffix(f"; --format {written} takes them")
                     alone = f"for {written} alone: {why}{_instead(chosen, names[1:])}"
                     steps.note(f"note: {alone}")
                 writing = True
@@ -361,6 +364,8 @@ def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[
             "bundle": str(result.path),
             "format": result.format,
             "weights_bytes": result.weights_bytes,
+            "total_bytes": result.total_bytes,
+            **({"compiled": list(result.compiled)} if result.compiled else {}),
             **({} if result.device is None else result.device.facts),
             "quantization": result.report.as_dict(),
             "notes": [*result.notes, *([alone] if alone else [])],
@@ -383,7 +388,9 @@ def _show(
     note(f"done in {seconds:.1f} s")
     click.echo()
     for result in results:
-        click.echo(visible(f"{result.path}  {size(result.weights_bytes)} of weights"))
+        beside = f", compiled for {', '.join(result.compiled)}" if result.compiled else ""
+        sizes = f"{size(result.weights_bytes)} of weights{beside}; {size(result.total_bytes)} in all"
+        click.echo(visible(f"{result.path}  {sizes}"))
         if result.device is not None:
             click.echo(visible(f"programs for {result.device.label}"))
     device = first.device or Device("")

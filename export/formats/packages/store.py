@@ -318,8 +318,8 @@ class PackageStore:
             return False
         if records[0].get("plan") != self._plan:
             raise ResumeMismatch(
-                f"{self._journal}: belongs to another export (other model, preset, lengths or version); "
-                "resume with the same options, or start again with --overwrite"
+                f"{self._journal}: belongs to another export (other model, texts, lengths, preset or "
+                "version); resume with the same options, or start again with --overwrite"
             )
         for record in records[1:]:
             if "package" in record:

@@ -14,22 +14,35 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.base import Stages
 from edgekit.export.formats.packages.cut import COMPILED_FOLDER
 from edgekit.export.formats.qnn.provider import provider
+from edgekit.flashload.errors import DiskFull
 from edgekit.flashload.files import fsync_directory
 from edgekit.flashload.sizes import size
 from edgekit.runtime.child_process import run_tidily
 from edgekit.runtime.engines.qnn.programs import model_file
 from edgekit.runtime.engines.qnn.socs import SOCS
 from edgekit.runtime.errors import EngineUnavailable, one_line
+from edgekit.runtime.hub.repository import free_bytes
 
 _CALL = "from edgekit.export.formats.qnn.contexts import main; main()"
 _FATAL = 4  # of ONNX Runtime's log
+#: Of a layer in a function, without weights: it was 76 kB for a layer of 192 columns, 86 kB for one of 64.
+_GRAPH_BYTES = 128 << 10
 _KILLED = -9  # how a process ends that the system ends
+
+
+def binary_bytes(stored: int, layers: int, functions: int) -> int:
+    """An estimate of the binaries for a chip of packages with so many layers of `stored` bytes, and so many
+    functions each: beside the weights, a graph; others that share them take up to half as much again.
+    """
+    weights = stored if functions == 1 else stored + stored // 2
+    return weights + layers * functions * _GRAPH_BYTES
 
 
 def check_compiler() -> None:
@@ -48,12 +61,25 @@ def compile_package(
 
     Raises:
         ExportError: the compiler fails, or its binary has more than `limit_bytes`.
+        DiskFull: the compiler fails where there is no room for its binary.
     """
     if not target.exists():
         partial = target.with_name(target.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _compile(package, functions, soc, partial)
+        try:
+            _compile(package, functions, soc, partial)
+        except ExportError as error:
+            # The compiler does not say why it cannot write.
+            stored = sum(file.stat().st_size for file in package.iterdir())
+            free, needed = free_bytes(partial), binary_bytes(stored, 1, len(functions))
+            shutil.rmtree(partial, ignore_errors=True)
+            if free >= needed:
+                raise
+            raise DiskFull(
+                f"{target}: the compiled package takes about {size(needed)}, and the disk has {size(free)} "
+                "left; delete or move other files on it"
+            ) from error
         os.replace(partial, target)
         fsync_directory(target.parent)
     files = sorted(target.iterdir())
@@ -124,19 +150,21 @@ def compiled_files(
     packages: Sequence[tuple[Path, Sequence[str]]],
     socs: Sequence[str],
     limit_bytes: int,
-    progress: Callable[[str], None],
+    progress: Stages,
 ) -> dict[str, list[str]]:
     """Compile packages, each with its functions, for chips: the files by chip, relative to the bundle.
 
     Raises:
-        ExportError: as `compile_package` does.
+        ExportError and DiskFull: as `compile_package` does.
     """
     out: dict[str, list[str]] = {}
     for soc in socs:
         out[soc] = []
+        progress.stage(f"compiling for {soc}", len(packages))
         for package, functions in packages:
-            progress(f"{package.stem} for {soc}")
+            progress.advance(0, package.stem)
             target = bundle / COMPILED_FOLDER / soc / package.stem
             made = compile_package(package, functions, soc, target, limit_bytes)
             out[soc] += [file.relative_to(bundle).as_posix() for file in made]
+            progress.advance(1, package.stem)
     return out

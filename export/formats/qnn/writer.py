@@ -6,7 +6,7 @@ an ONNX model for each of its functions and one file of weights for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,19 @@ from edgekit.export.calibrate.canvases import Plan, canvases
 from edgekit.export.calibrate.ranges import ProductRange, Told, collect
 from edgekit.export.calibrate.texts import Samples
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats.base import WrittenPrograms
+from edgekit.export.formats.base import Stages
 from edgekit.export.formats.native.writer import head_entry
 from edgekit.export.formats.options import FormatOptions
-from edgekit.export.formats.packages.cut import MOST_LAYERS, PackagePlan
+from edgekit.export.formats.packages.cut import MOST_LAYERS, PACKAGE_FOLDER, PackagePlan
 from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.export.formats.qnn import layout
 from edgekit.export.formats.qnn.compiler_memory import LayerSize, compile_bytes, most_layers
-from edgekit.export.formats.qnn.contexts import check_compiler, compiled_files
+from edgekit.export.formats.qnn.contexts import binary_bytes, check_compiler, compiled_files
 from edgekit.export.formats.qnn.graph import Conversions, QnnGraph
 from edgekit.export.formats.row import FormatRow
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice, Quantized, Scheme
+from edgekit.export.runs import RunPlan
 from edgekit.export.weights import TensorSource
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.sizes import size
@@ -124,17 +125,20 @@ class QnnFormat(PackagedFormat):
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
         return layout.arrays(name, role, q, self._ranges.get(name))
 
-    def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
-        """The entries of the packages, and the files that chips load in their place."""
-        written = super().write_programs(folder, progress)
+    def compile_beside(self, folder: Path, progress: Stages) -> Sequence[str]:
+        """The files that chips load in place of the packages, which are whole by now."""
         on_npu = [
-            (folder / written.entries[p.name]["path"], list(self.content(p).plans))
+            (folder / PACKAGE_FOLDER / (p.name + self.SUFFIX), list(self.content(p).plans))
             for p in self.packages
             if p.kind not in ON_PROCESSOR
         ]
         self._compiled = compiled_files(folder, on_npu, self._socs, self.LIMIT_BYTES, progress)
-        files = [name for own in self._compiled.values() for name in own]
-        return WrittenPrograms(written.entries, (*written.files, *files))
+        return [name for own in self._compiled.values() for name in own]
+
+    def planned_bytes(self, runs: Sequence[RunPlan], tag: str) -> int:
+        sizes = self.layer_bytes()
+        on_npu = binary_bytes(sum(sizes), len(sizes), len(self.lengths))
+        return super().planned_bytes(runs, tag) + on_npu * len(self._socs)
 
     def facts(self) -> dict[str, Any]:
         compiled = {"compiled": self._compiled} if self._compiled else {}
