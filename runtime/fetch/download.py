@@ -16,6 +16,8 @@ from edgekit.runtime.fetch.transport import Transport, transport
 _LOOK_S = 0.1
 #: Seconds that a connection is given to end by itself, after a failure or an interrupt.
 _END_S = 0.5
+#: Seconds that a source which has failed is left alone from which on that is told.
+_LONG_WAIT_S = 2
 _CONNECTIONS = 4
 _MOST_CONNECTIONS = 64
 #: Of the time that a source which has failed is given; tests give none.
@@ -152,7 +154,10 @@ class _Download:
             self._stop(error)
 
     def _send(self, request: Request) -> None:
+        name = self.transports[request.source].name
         if request.wait_s:
+            if request.wait_s >= _LONG_WAIT_S:
+                self.trouble(f"{name}: is asked again in {request.wait_s:.0f} seconds")
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, request.wait_s * WAIT_SHARE)
         if self._stopped:
@@ -172,8 +177,8 @@ class _Download:
                 if self._stopped:
                     return self.fetch.give_back(request)
         except FetchFailed as error:
-            name = self.transports[request.source].name
             if not (missing and request.nbytes == 0):  # of several bundles there is no manifest
-                self.trouble(str(error) if str(error).startswith(name) else f"{name}: {error}")
+                said = str(error).removeprefix(f"{name}: ")
+                self.trouble(f"{name}/{request.name}: {said}" if missing else f"{name}: {said}")
             return self.fetch.end(request, str(error))
         return self.fetch.end(request)

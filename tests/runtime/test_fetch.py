@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import arriving, sealing
@@ -34,7 +35,9 @@ from edgekit.flashload.errors import (
 )
 from edgekit.flashload.fetch import Fetch, Step
 from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.flashload.sizes import size
 from edgekit.runtime.fetch import fetch
+from edgekit.tools.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -1049,3 +1052,44 @@ def test_an_interrupt_says_how_to_go_on(bundle: Path, tmp_path: Path) -> None:
         server.after_part, server.part_s = None, 0.0
         assert fetch(server.url, tmp_path / "here").found > 0
     assert contents(tmp_path / "here") == contents(bundle)
+
+
+# --- the command ----------------------------------------------------------------------------------------
+
+
+def command(*words: object) -> Result:
+    return CliRunner().invoke(main, ["fetch", *map(str, words)])
+
+
+def test_what_came_beside_the_bundle_is_told_apart(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    done = command(server.url, tmp_path / "here")
+    nbytes = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
+    manifest = (bundle / MANIFEST_NAME).stat().st_size
+    whole = size(nbytes - manifest)
+    assert (
+        f"{whole}, every checksum is right: {whole} fetched, {size(manifest)} more of manifests"
+        in done.stdout
+    )
+
+
+def test_a_failure_says_which_file_and_what_stays(bundle: Path, tmp_path: Path) -> None:
+    served = shutil.copytree(bundle, tmp_path / "served")
+    (served / WEIGHTS).unlink()
+    with RangeServer(served) as server:
+        failed = command(server.url, tmp_path / "here")
+        assert f"note: {server.url}/{WEIGHTS}: has no such file (HTTP status 404)\n" in failed.stderr
+    assert failed.exit_code == 2
+    stays = f"what has arrived stays in {tmp_path / 'here.arriving'}, and the same command goes on with it"
+    assert failed.stderr.splitlines()[-1].endswith(f"; {stays}")
+
+
+def test_a_long_wait_is_told(bundle: Path, tmp_path: Path) -> None:
+    """Where there is no bar that stands still, too."""
+    told: list[str] = []
+
+    def later(asked: Asked) -> Fault | None:
+        return Fault(status=503) if asked.path == WEIGHTS else None
+
+    with RangeServer(bundle, fault_of=later) as server, pytest.raises(FetchFailed):
+        fetch(server.url, tmp_path / "here", trouble=told.append)
+    assert f"{server.url}: is asked again in 4 seconds" in told

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgekit.flashload.errors import FetchFailed, WriteFailed
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import Interrupted
@@ -74,16 +75,25 @@ def command(
             )
         except KeyboardInterrupt:
             raise Interrupted("the same command goes on where it stopped") from None
+        except (FetchFailed, WriteFailed) as error:
+            arriving = folder.with_name(f"{folder.name}.arriving")
+            if not arriving.is_dir():
+                raise
+            stays = f"what has arrived stays in {arriving}, and the same command goes on with it"
+            raise type(error)(f"{error}; {stays}") from error
     if as_json:
         click.echo(json.dumps(asdict(done) | {"folder": str(done.folder)}))
         return
     if done.current:
         said = "has this bundle already; --repair compares it"
     else:
-        parts = [f"{size(done.fetched)} fetched"]
+        # Manifests, and bytes that a server without ranges gave before those that were asked for.
+        beside = max(0, done.fetched + done.copied + done.found - done.nbytes)
+        parts = [f"{size(done.fetched - beside)} fetched"]
         parts += [f"{size(done.found)} had arrived before"] if done.found else []
         parts += [f"{size(done.copied)} had not changed"] if done.copied else []
         parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
+        parts += [f"{size(beside)} more of manifests and of what was there or came twice"] if beside else []
         said = f"{size(done.nbytes)}, every checksum is right: {', '.join(parts)}"
     click.echo(visible(f"{folder}: {said}"))
     note(f"next: {suggested_run(folder)}")
