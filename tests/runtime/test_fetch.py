@@ -861,7 +861,8 @@ def test_the_room_is_asked_for_first(bundle: Path, tmp_path: Path) -> None:
     with RangeServer(served) as server:
         with pytest.raises(
             WriteFailed,
-            match=r"1.15e\+09 GB of the bundle have to come, and its disk has room for .*, of which 34 MB",
+            match=r"1.15e\+09 GB of the bundle have to come, and its disk has room for .*: .* are free, and "
+            "34 MB have to stay so; delete",
         ):
             fetch(server.url, tmp_path / "here")
         assert server.paths() == [MANIFEST_NAME]

@@ -174,10 +174,10 @@ void Fetch::require_room(const BundleManifest &manifest) const {
   add(manifest.weights.name, manifest.weights.size);
   for (const BundleFile &file : manifest.files) add(file.name, file.size);
   if (lacks == 0 || lacks + kRoomLeft <= room) return;
+  const std::uint64_t usable = room - std::min(room, kRoomLeft);
   fail(EK_WRITE_FAILED, staging_.folder(), ": ", gigabytes(lacks), " of the bundle have to come, and its disk has room for ",
-       gigabytes(room), staging_.has_bundle() ? " beside the bundle that is there" : "", ", of which ", gigabytes(kRoomLeft),
-       " are left to others",
-       "; delete or move other files, or give a folder on another disk");
+       gigabytes(usable), ": ", gigabytes(room), " are free", staging_.has_bundle() ? " beside the bundle that is there" : "",
+       ", and ", gigabytes(kRoomLeft), " have to stay so; delete or move other files, or give a folder on another disk");
 }
 
 }  // namespace edgekit
