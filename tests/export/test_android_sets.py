@@ -126,9 +126,7 @@ def test_inspect_shows_the_bundle_of_the_engine(several: Path) -> None:
 
 def test_what_a_command_suggests_has_room_in_the_programs(several: Path) -> None:
     too_long = edgekit("run", several / "qnn", "What is 23 + 45?", "--engine", "qnn")
-    said = (
-        "take at most 64 positions: use --max-new-tokens 32 (max_new_tokens=32), shorten the text or export"
-    )
+    said = "take at most 64 positions: use --max-new-tokens 32 (max_new_tokens=32), shorten the prompt, or"
     assert too_long.exit_code == 2 and said in too_long.stderr
     assert shlex.split(suggested_run(several / "qnn")) == [
         "edgekit", "run", str(several / "qnn"), "What is 23 + 45?", "--max-new-tokens", "32", "--watch",
