@@ -265,7 +265,8 @@ def test_arguments_of_the_choice_among_bundles(session: Session, tmp_path: Path)
     assert look(folder, ctypes.byref(kind)) == 0 and kind.value == 1
     count, names = ctypes.c_int32(), (ctypes.c_char_p * 4)()
     assert formats(names, 4, ctypes.byref(count)) == 0
-    assert count.value in (1, 2) and names[0] == b"native"
+    # Others as well where the process has loaded their libraries.
+    assert 1 <= count.value <= 4 and names[0] == b"native"
     for wrong in ((None, 1, ctypes.byref(count)), (names, -1, ctypes.byref(count)), (names, 4, None)):
         refused(session, formats(*wrong), "no place for the formats or their number")
     check = library.ek_bundle_list_check

@@ -134,7 +134,7 @@ def test_debug_adds_the_traceback(words: list[str], tmp_path: Path) -> None:
 def test_a_bug_is_one_line_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path) -> None:
     from edgekit.runtime.bundle import Bundle
 
-    def broken(path: Path) -> None:
+    def broken(*given: object) -> None:
         raise KeyError("layers")
 
     monkeypatch.setattr(Bundle, "open", broken)
