@@ -517,16 +517,8 @@ def _answer_notes(plan: ExportPlan) -> list[str]:
     offered, architecture = plan.format.pass_lengths(), plan.format.architecture
     if not offered:
         return []
-    model = SamplerModel(
-        {"name": architecture.sampler, "config": plan.sampler},
-        architecture.vocab_size,
-        architecture.hidden_size,
-        canvas_length=architecture.canvas_length,
-        max_positions=architecture.max_positions,
-        prefix_block=architecture.prefix_block,
-        shift_logits=architecture.shift_logits,
-        role_head=plan.role_head is not None,
-    )
+    section = {"name": architecture.sampler, "config": plan.sampler}
+    model = SamplerModel.of(section, architecture, plan.role_head is not None)
     try:
         short = shortfall(model, offered, SHORT_PROMPT)
     except PromptTooLong:  # of a model that is as short itself

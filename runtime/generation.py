@@ -110,18 +110,7 @@ def sampler_model(bundle: Bundle) -> SamplerModel:
     """
     if not isinstance(bundle, Bundle):
         raise InvalidRequest(f"the bundle is {shown(bundle)}; pass what Bundle.open gives, or a session's")
-    model = bundle.model
-    return SamplerModel(
-        bundle.manifest.sampler,
-        model.vocab_size,
-        model.hidden_size,
-        canvas_length=model.canvas_length,
-        max_positions=model.max_positions,
-        bundle=bundle.digest,
-        prefix_block=model.prefix_block,
-        shift_logits=model.shift_logits,
-        role_head=model.role_head,
-    )
+    return SamplerModel.of(bundle.manifest.sampler, bundle.model, bundle.model.role_head, bundle.digest)
 
 
 def options_for(

@@ -88,13 +88,12 @@ def _run(
         arrays |= {f"{name}.{layer.rope}": table for name, table in tables.items()}
         mask = f"mask.{'full' if layer.window is None else layer.window}"
         arrays[mask] = _mask(_seen(positions, positions[0] - kept, layer.window), most, function.t)
-    found = package.call(function, arrays)
-    return {role: array[:, :rows] if role == "y" else array[:, :, :rows] for role, array in found.items()}
+    return _of_rows(package.call(function, arrays), slice(rows))
 
 
-def _from(results: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
-    """Those of the rows from `first` on."""
-    return {role: array[:, first:] if role == "y" else array[:, :, first:] for role, array in results.items()}
+def _of_rows(results: Mapping[str, np.ndarray], rows: slice) -> dict[str, np.ndarray]:
+    """Those of some rows: y [1, T, H], k and v [1, KV, T, D]."""
+    return {role: array[:, rows] if role == "y" else array[:, :, rows] for role, array in results.items()}
 
 
 def _layers(bundle: Bundle, package: PackageFunctions, rng: np.random.Generator) -> str:
@@ -121,7 +120,7 @@ def _layers(bundle: Bundle, package: PackageFunctions, rng: np.random.Generator)
     prefix = [(before[f"k.{slot}"], before[f"v.{slot}"]) for slot in range(len(package.layers))]
     split = _run(bundle, package, behind, x[:, first:], positions[first:], prefix)
     names = f"function {behind.name} behind a prefix and {functions[0].name} at once disagree"
-    return _difference(names, split, _from(results[0], first))
+    return _difference(names, split, _of_rows(results[0], slice(first, None)))
 
 
 def _rounded(bundle: Bundle, package: PackageFunctions, rng: np.random.Generator) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.packages import TOKENS, Function, Port
-from edgekit.runtime.engines.base import Executor
-from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.engines.base import Executor, output_of
 
 #: The additive mask value that hides a key, as sessions have it: float16 holds it.
 MASKED = np.float32(-3e4)
@@ -46,14 +45,8 @@ class PackageFunctions:
         found = self._model.call(function.name, feed)
         out = {}
         for role, port in function.outputs.items():
-            array = found.get(port.name)
-            if array is None or tuple(array.shape) != port.shape:
-                shape = "nothing" if array is None else f"shape {list(array.shape)}"
-                raise EngineFailed(
-                    f"{self.entry.path}: function {function.name} gives {shape} for output {port.name}, the "
-                    f"manifest says {list(port.shape)}; copy or export the bundle again"
-                )
-            out[role] = np.asarray(array, np.int64 if role in TOKENS else np.float32)
+            array = output_of(found, port.name, port.shape, f"{self.entry.path}: function {function.name}")
+            out[role] = array.astype(np.int64 if role in TOKENS else np.float32, copy=False)
         return out
 
     def __enter__(self) -> PackageFunctions:

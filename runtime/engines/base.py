@@ -220,6 +220,20 @@ class OpenModel(Protocol):
         """Give its memory back."""
 
 
+def output_of(found: Mapping[str, Any], name: str, shape: tuple[int, ...], at: str) -> np.ndarray:
+    """An output of a function of a package, of the shape that the manifest says; `at` begins the message.
+    Raises EngineFailed.
+    """
+    own = found.get(name)
+    if own is None or np.shape(own) != shape:
+        what = "nothing" if own is None else f"shape {list(np.shape(own))}"
+        raise EngineFailed(
+            f"{at} gives {what} for output {name}, the manifest says {list(shape)}; copy or export the "
+            "bundle again"
+        )
+    return np.asarray(own)
+
+
 class Executor(Protocol):
     """What runs packages: the system's own runtime, or one that stands in for it."""
 

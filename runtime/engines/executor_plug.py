@@ -18,8 +18,8 @@ import numpy as np
 from edgekit.flashload.core_memory import array
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import EXECUTOR_FUNCTION_TYPES, ExecutorStruct
-from edgekit.runtime.engines.base import Executor, OpenModel
-from edgekit.runtime.engines.kept_errors import ENDS, KeptErrors
+from edgekit.runtime.engines.base import Executor, OpenModel, output_of
+from edgekit.runtime.engines.kept_errors import KeptErrors, told
 from edgekit.runtime.errors import EngineFailed, one_line
 
 T = TypeVar("T")
@@ -109,10 +109,7 @@ class ExecutorPlug:
         return None
 
     def _told(self, function: str, error: BaseException) -> BaseException:
-        if isinstance(error, ENDS):
-            raised = f"{type(self._executor).__name__}.{function} raised {type(error).__name__}"
-            return EngineFailed(f"{raised}, which ends loops; mend the executor")
-        return error
+        return told(self._executor, function, error, "mend the executor")
 
     def _open(self, unit: bytes, path: bytes, functions: Any, count: int, out: Any) -> None:
         folder = Path(os.fsdecode(path))
@@ -153,14 +150,7 @@ def _put(place: np.ndarray, found: Mapping[str, Any], name: str, at: str) -> Non
     """Raises EngineFailed for what is not of the place's shape, or no numbers that it holds."""
     if not isinstance(found, Mapping):
         raise EngineFailed(f"{at} gives {shown(found)}, not arrays by name; mend the executor")
-    own = found.get(name)
-    if own is None or np.shape(own) != place.shape:
-        what = "nothing" if own is None else f"shape {list(np.shape(own))}"
-        raise EngineFailed(
-            f"{at} gives {what} for output {name}, the manifest says {list(place.shape)}; copy or export the "
-            "bundle again"
-        )
-    own = np.asarray(own)
+    own = output_of(found, name, place.shape, at)
     if own.dtype.kind not in "fiu":
         raise EngineFailed(f"{at} gives {own.dtype} for output {name}, not {place.dtype}; mend the executor")
     with np.errstate(over="ignore", invalid="ignore"):  # becomes infinity, or is refused

@@ -9,9 +9,19 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from edgekit.runtime.errors import EngineFailed
+
 T = TypeVar("T")
 #: Generators are between an engine and those who hear of its exceptions; these would end them.
 ENDS = StopIteration, GeneratorExit
+
+
+def told(owner: object, function: str, error: BaseException, advice: str) -> BaseException:
+    """What is said of an exception that a function of `owner` has raised."""
+    if isinstance(error, ENDS):
+        raised = f"{type(owner).__name__}.{function} raised {type(error).__name__}"
+        return EngineFailed(f"{raised}, which ends loops; {advice}")
+    return error
 
 
 class KeptErrors:

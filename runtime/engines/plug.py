@@ -35,7 +35,7 @@ from edgekit.runtime.engines.base import (
     matrix,
     statistics_of,
 )
-from edgekit.runtime.engines.kept_errors import ENDS, KeptErrors
+from edgekit.runtime.engines.kept_errors import ENDS, KeptErrors, told
 from edgekit.runtime.engines.segment_arrays import SegmentArrays, segments_of
 from edgekit.runtime.engines.space import Expert
 from edgekit.runtime.errors import EngineFailed
@@ -61,13 +61,12 @@ class EnginePlug:
         # Of the layer with experts that is under way, by segment.
         self._routed: list[_Routed] = []
         self._name = engine.name.encode()
+        kinds = ENGINE_FUNCTION_TYPES | LOAN_FUNCTION_TYPES
+        if self._space.own_memory:
+            kinds = kinds | MEMORY_FUNCTION_TYPES
         functions: dict[str, Any] = {
-            name: kind(self._guarded(name, getattr(self, f"_{name}")))
-            for name, kind in ENGINE_FUNCTION_TYPES.items()
+            name: kind(self._guarded(name, getattr(self, f"_{name}"))) for name, kind in kinds.items()
         }
-        further = LOAN_FUNCTION_TYPES | (MEMORY_FUNCTION_TYPES if self._space.own_memory else {})
-        for name, kind in further.items():
-            functions[name] = kind(self._guarded(name, getattr(self, f"_{name}")))
         self.struct = EngineStruct(name=self._name, **functions)
 
     def raising(self, call: Callable[[], T]) -> T:
@@ -110,10 +109,7 @@ class EnginePlug:
 
     def _told(self, function: str, error: BaseException) -> BaseException:
         """What is said of an exception of the engine's."""
-        if isinstance(error, ENDS):
-            raised = f"{type(self.engine).__name__}.{function} raised {type(error).__name__}"
-            return EngineFailed(f"{raised}, which ends loops; {self._advice}")
-        return error
+        return told(self.engine, function, error, self._advice)
 
     def _get_bytes(self, rows: int, kept: int, segments: int, head_rows: int, out: Any) -> None:
         found = self.engine.memory(self._bundle, Lengths(rows, kept, segments, head_rows))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -96,6 +96,23 @@ def library() -> ctypes.CDLL:
     return _native.functions(_SIGNATURES, "ek_sampler_close")
 
 
+class ModelFacts(Protocol):
+    """What the manifest's model and an architecture call by the same names."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def canvas_length(self) -> int | None: ...
+    @property
+    def max_positions(self) -> int | None: ...
+    @property
+    def prefix_block(self) -> int: ...
+    @property
+    def shift_logits(self) -> bool: ...
+
+
 @dataclass(frozen=True, eq=False)
 class SamplerModel:
     """What a sampler knows of the model that answers.
@@ -120,6 +137,23 @@ class SamplerModel:
     prefix_block: int = 1
     shift_logits: bool = False
     role_head: bool = False
+
+    @classmethod
+    def of(
+        cls, section: Mapping[str, Any], model: ModelFacts, role_head: bool, bundle: str | None = None
+    ) -> SamplerModel:
+        """The model of a bundle, or that an export writes, before a session is open."""
+        return cls(
+            section,
+            model.vocab_size,
+            model.hidden_size,
+            canvas_length=model.canvas_length,
+            max_positions=model.max_positions,
+            bundle=bundle,
+            prefix_block=model.prefix_block,
+            shift_logits=model.shift_logits,
+            role_head=role_head,
+        )
 
 
 class Given:

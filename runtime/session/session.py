@@ -210,24 +210,18 @@ class Session(OneOwner):
             if engine is None or isinstance(engine, str)
             else engines.made_by(engine, self.bundle)
         )
-        self._plug = (
-            None
-            if computes is None
-            else EnginePlug(computes, self.bundle, own)
-            if isinstance(computes, Engine)
-            else ExecutorPlug(computes)
-        )
+        self._plug: EnginePlug | ExecutorPlug | None = None
+        opens = self._library.ek_session_open_engine
+        if isinstance(computes, Engine):
+            self._plug = EnginePlug(computes, self.bundle, own)
+        elif computes is not None:
+            self._plug, opens = ExecutorPlug(computes), self._library.ek_session_open_packages
         # Of its own sequence, which exists while somebody uses it: the two would keep each other.
         self._uncached = Uncached()
         self._sequence: Callable[[], Sequence | None] = _nobody
         wanted = _core_options(o)
         table = None if self._plug is None else ctypes.byref(self._plug.struct)
         folder, place = _native.path_bytes(self.bundle.path), ctypes.byref(self._place)
-        opens = (
-            self._library.ek_session_open_packages
-            if isinstance(self._plug, ExecutorPlug)
-            else self._library.ek_session_open_engine
-        )
         opening = object()
         self._under_way.add(opening)
         if isinstance(self._plug, ExecutorPlug):
@@ -557,8 +551,7 @@ class Session(OneOwner):
 
 #: Those whose packages Python opens ahead of their use, on a thread of the core's.
 _OPENED_AHEAD: WeakSet[Session] = WeakSet()
-
-
+#: Seconds that Python waits at its end for what other threads have under way.
 _LEAVES_S = 10.0
 
 

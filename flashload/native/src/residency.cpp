@@ -70,15 +70,20 @@ RingSizes sizes_of(const Sizes &largest_first, std::uint64_t ring_units, int rin
   return out;
 }
 
-// Rings for units of these sizes. More than all of them together would be wasted.
-std::uint64_t ring_for(const Sizes &largest_first, std::uint64_t ring_bytes_min, std::uint64_t ring_units) {
+RingSizes sizes_of_all(const Sizes &largest_first, std::uint64_t ring_units) {
   RingSizes sum;
   for (int ring = 0; ring < kRings; ++ring) {
     const RingSizes own = sizes_of(largest_first, ring_units, ring);
     sum.largest += own.largest;
     sum.all += own.all;
   }
-  return std::min(sum.all, std::max(ring_bytes_min, sum.largest));
+  return sum;
+}
+
+// Rings for units of these sizes. More than all of them together would be wasted.
+std::uint64_t ring_for(const Sizes &largest_first, std::uint64_t ring_bytes_min, std::uint64_t ring_units) {
+  const RingSizes each = sizes_of_all(largest_first, ring_units);
+  return std::min(each.all, std::max(ring_bytes_min, each.largest));
 }
 
 // The largest size, and every size that is at most two thirds of the next larger one. Smaller steps are no reason to
@@ -169,16 +174,12 @@ std::uint64_t least_ring(const std::vector<Unit> &streamed, std::uint64_t ring_u
 
 std::uint64_t part_of_ring(const std::vector<Unit> &streamed, std::uint64_t ring_bytes, std::uint64_t ring_units, int ring) {
   const Sizes sizes = largest_first_of(streamed);
-  const RingSizes own = sizes_of(sizes, ring_units, ring);
-  std::uint64_t least = 0, all = 0;
-  for (int each = 0; each < kRings; ++each) {
-    const RingSizes found = sizes_of(sizes, ring_units, each);
-    least += found.largest;
-    all += found.all;
-  }
-  if (all == least || ring_bytes <= least) return own.largest;
-  const long double share = static_cast<long double>(own.all - own.largest) / static_cast<long double>(all - least);
-  const std::uint64_t more = static_cast<std::uint64_t>(share * static_cast<long double>(std::min(ring_bytes, all) - least));
+  const RingSizes own = sizes_of(sizes, ring_units, ring), each = sizes_of_all(sizes, ring_units);
+  if (each.all == each.largest || ring_bytes <= each.largest) return own.largest;
+  const long double share =
+      static_cast<long double>(own.all - own.largest) / static_cast<long double>(each.all - each.largest);
+  const std::uint64_t more =
+      static_cast<std::uint64_t>(share * static_cast<long double>(std::min(ring_bytes, each.all) - each.largest));
   return std::min(own.all, own.largest + more);
 }
 

@@ -7,7 +7,6 @@
 #include "abi_session.h"
 #include "packages/plugged_executor.h"
 #include "session/plugged_engine.h"
-#include "session/process.h"
 #include "session/reservation.h"
 
 namespace edgekit {
@@ -24,8 +23,7 @@ MakeEngine packages_of(const ek_executor *given, const SessionOptions &options) 
   if (given == nullptr) fail(EK_INVALID_ARGUMENT, "the executor is null");
   const ek_executor table = read_struct<ek_executor>(given, ek_executor{}, "ek_executor");
   if (table.reserved != 0) fail(EK_INVALID_ARGUMENT, "ek_executor.reserved is ", table.reserved, "; set it to 0");
-  const int threads = options.threads != 0 ? options.threads : usable_cores();
-  return [table, threads](Bundle &bundle) { return plugged_packages(bundle, threads, table); };
+  return [table, threads = engine_threads(options)](Bundle &bundle) { return plugged_packages(bundle, threads, table); };
 }
 
 ek_memory_plan memory_of(const SessionPlan &plan) {
@@ -50,6 +48,17 @@ ek_memory_plan memory_of(const SessionPlan &plan) {
 std::string path_of(const char *bundle) {
   if (bundle == nullptr) fail(EK_INVALID_ARGUMENT, "the path of the bundle is null");
   return bundle;
+}
+
+// `make` gives, for the options, what makes the engine.
+template <typename Make>
+ek_status open_session(const char *bundle, const ek_session_options *options, ek_session **session, Make make) {
+  return guarded([&] {
+    if (session == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the session");
+    *session = nullptr;
+    const SessionOptions wanted = session_options_of(options);
+    *session = std::make_unique<ek_session>(path_of(bundle), wanted, make(wanted)).release();
+  });
 }
 
 }  // namespace
@@ -80,22 +89,13 @@ using namespace edgekit;
 
 ek_status ek_session_open_engine(const char *bundle, const ek_session_options *options, const ek_engine *engine,
                                  ek_session **session) noexcept {
-  return guarded([&] {
-    if (session == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the session");
-    *session = nullptr;
-    const SessionOptions wanted = session_options_of(options);
-    *session = std::make_unique<ek_session>(path_of(bundle), wanted, engine_of(engine, wanted)).release();
-  });
+  return open_session(bundle, options, session, [&](const SessionOptions &wanted) { return engine_of(engine, wanted); });
 }
 
 ek_status ek_session_open_packages(const char *bundle, const ek_session_options *options, const ek_executor *executor,
                                    ek_session **session) noexcept {
-  return guarded([&] {
-    if (session == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the session");
-    *session = nullptr;
-    const SessionOptions wanted = session_options_of(options);
-    *session = std::make_unique<ek_session>(path_of(bundle), wanted, packages_of(executor, wanted)).release();
-  });
+  return open_session(bundle, options, session,
+                      [&](const SessionOptions &wanted) { return packages_of(executor, wanted); });
 }
 
 ek_status ek_session_get_plan(ek_session *session, ek_plan **plan) noexcept {

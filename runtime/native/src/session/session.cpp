@@ -107,10 +107,13 @@ std::unique_ptr<Engine> packages_of(Bundle &bundle, int threads, bool planning) 
 
 }  // namespace
 
-MakeEngine core_engine(const SessionOptions &options, bool planning) {
+int engine_threads(const SessionOptions &options) {
   const int threads = checked(options).threads;
-  return [threads, planning](Bundle &bundle) -> std::unique_ptr<Engine> {
-    const int count = threads != 0 ? threads : usable_cores();
+  return threads != 0 ? threads : usable_cores();
+}
+
+MakeEngine core_engine(const SessionOptions &options, bool planning) {
+  return [count = engine_threads(options), planning](Bundle &bundle) -> std::unique_ptr<Engine> {
     if (bundle.format() == "tvm") return std::make_unique<TvmEngine>(bundle, bundle.take_programs(), count, planning);
     if (bundle.packaged() && bundle.format() != "native") return packages_of(bundle, count, planning);
     return std::make_unique<NativeEngine>(bundle, count);

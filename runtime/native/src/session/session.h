@@ -82,8 +82,11 @@ struct SessionPlan {
   std::vector<PlannedUnit> units;
 };
 
-// The engine of this library for a bundle: of compiled programs or, for all others, the native one.
-// One for `planning` runs nothing.
+// Threads of an engine: those that are asked for, or one for each core that the process may keep busy.
+int engine_threads(const SessionOptions &options);
+
+// The engine of this library for a bundle: of compiled programs, of packages or, for all others, the native one. One for
+// `planning` runs nothing.
 MakeEngine core_engine(const SessionOptions &options, bool planning = false);
 
 // What Session would take, from headers alone; `process` stands for what the process holds. Throws Error.
