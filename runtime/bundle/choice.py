@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from edgekit.flashload import bundle_set
-from edgekit.flashload.names import shown, unknown
+from edgekit.flashload.names import unknown
 from edgekit.runtime.engine_registry import ENGINES
 from edgekit.runtime.errors import UnsupportedBundle
 
@@ -49,19 +49,8 @@ def choose(path: str | Path, engine: str | None = None, *, listed: bool = False)
     if not bundle_set.is_set(path):
         return path
     if engine is not None:  # on any system: who insists may know better
-        _check_listed(path, engine)
         return bundle_set.choose(path, [format_of(engine)], listed=listed)
     return bundle_set.choose(path, formats_here(), system_here(), listed=listed)
-
-
-def _check_listed(path: Path, engine: str) -> None:
-    """Raises UnsupportedBundle where a set has no bundle for an engine, and what reading the set raises."""
-    formats = dict.fromkeys(member.format for member in bundle_set.load(path).members)
-    if format_of(engine) not in formats:
-        raise UnsupportedBundle(
-            f"{path}: has bundles for {' and '.join(map(shown, formats))}, not for {engine}; "
-            f"export it with --format {format_of(engine)}"
-        )
 
 
 def system_here() -> tuple[str, str] | None:

@@ -158,8 +158,8 @@ def test_a_system_or_engine_without_a_bundle_is_told(folder: Path, monkeypatch: 
         choose(folder)
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"{folder}/bundles.json: none of its bundles runs here: ")
-    assert "'coreai' is for macos 27 and later, 'coreml' is for macos 15.4 and later; " in line
-    assert line.endswith(" on macos 15.3; export one for that")
+    assert "'coreai' is for macos 27 and later and 'coreml' is for macos 15.4 and later; " in line
+    assert line.endswith("; this is macos 15.3; export one for that")
     said = "has bundles for 'coreai' and 'coreml', not for native; export it with --format native$"
     with pytest.raises(UnsupportedBundle, match=said):
         choose(folder, "native")

@@ -660,7 +660,7 @@ def test_the_format_of_the_engine_is_named_for_a_bundle_of_another(
         choice.check_written_for("onnx", engine, "some")
     bundle_set.save(BundleSet((Member("a", "coreml", {}),)), tmp_path)
     with pytest.raises(
-        edgekit.UnsupportedBundle, match=f"has bundles for 'coreml', not for {engine}; .* --format {form}$"
+        edgekit.UnsupportedBundle, match=f"has bundles for 'coreml', not for {form}; .* --format {form}$"
     ):
         choice.choose(tmp_path, engine)
 

@@ -95,27 +95,40 @@ void check_members(const BundleSet &set, const std::string &where) {
   }
 }
 
-// Why `runner`, whose version is `own`, does not run a member; empty where it does.
-std::string refusal(const BundleSetMember &member, const BundleRunner &runner, const std::vector<std::uint32_t> &own) {
+bool has_format(const BundleSetMember &member, const BundleRunner &runner) {
   const auto &formats = runner.formats;
-  if (!formats.empty() && std::find(formats.begin(), formats.end(), member.format) == formats.end()) {
-    return "is for " + in_quotes(member.format, 40);
-  }
-  if (runner.system.empty() || minimum_of(member, runner.system) <= own) return {};
-  return "is for " + runner.system + " " + minimum_text(member, runner.system) + " and later";
+  return formats.empty() || std::find(formats.begin(), formats.end(), member.format) != formats.end();
 }
 
-// What `runner` is, which runs no member, and what to do, for messages.
-std::string advice(const BundleSet &set, const BundleRunner &runner) {
-  std::string formats;
-  for (const std::string &format : runner.formats) formats += (formats.empty() ? "" : ", ") + format;
-  const std::string system = runner.system.empty() ? "" : runner.system + " " + runner.version;
-  if (formats.empty()) return "this is " + system + "; export one for that";
-  const bool has_one = std::any_of(set.members.begin(), set.members.end(),
-                                   [&formats](const BundleSetMember &member) { return member.format == formats; });
-  const bool asks_for_one = runner.formats.size() == 1 && !has_one;
-  const std::string way = asks_for_one ? "export it with --format " + formats : "export one for that";
-  return "wanted is " + formats + (system.empty() ? "" : " on " + system) + "; " + way;
+// "a, b or c".
+std::string listed(const std::vector<std::string> &names, const char *last) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 == names.size() ? std::string(" ") + last + " " : ", ";
+    text += names[i];
+  }
+  return text;
+}
+
+// For a runner none of whose formats is in the set.
+std::string missing_formats(const BundleSet &set, const BundleRunner &runner) {
+  std::vector<std::string> formats;
+  for (const BundleSetMember &member : set.members) formats.push_back(in_quotes(member.format, 40));
+  return "has bundles for " + listed(formats, "and") + ", not for " + listed(runner.formats, "or") +
+         (runner.formats.size() == 1 ? "; export it with --format " + runner.formats[0] : "; export one for that");
+}
+
+// For a runner for whose formats the set has bundles, all for later systems.
+std::string later_systems(const BundleSet &set, const BundleRunner &runner) {
+  std::vector<std::string> refusals;
+  for (const BundleSetMember &member : set.members) {
+    refusals.push_back(in_quotes(member.path, 40) +
+                       (has_format(member, runner)
+                            ? " is for " + runner.system + " " + minimum_text(member, runner.system) + " and later"
+                            : " is not for " + listed(runner.formats, "or")));
+  }
+  return "none of its bundles runs here: " + listed(refusals, "and") + "; this is " + runner.system + " " + runner.version +
+         "; export one for that";
 }
 
 }  // namespace
@@ -152,13 +165,13 @@ const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &r
   if (!runner.system.empty() && !parse_version(runner.version, own)) {
     fail(EK_INVALID_ARGUMENT, in_quotes(runner.version, 40), " is no version of a system; give numbers with dots");
   }
-  std::string refusals;
+  bool formats_fit = false;
   for (const BundleSetMember &member : set.members) {
-    const std::string refused = refusal(member, runner, own);
-    if (refused.empty()) return member;
-    refusals += (refusals.empty() ? "" : ", ") + in_quotes(member.path, 40) + " " + refused;
+    if (!has_format(member, runner)) continue;
+    if (runner.system.empty() || minimum_of(member, runner.system) <= own) return member;
+    formats_fit = true;
   }
-  fail(EK_UNSUPPORTED_BUNDLE, where, ": none of its bundles runs here: ", refusals, "; ", advice(set, runner));
+  fail(EK_UNSUPPORTED_BUNDLE, where, ": ", formats_fit ? later_systems(set, runner) : missing_formats(set, runner));
 }
 
 const BundleFile &manifest_of(const BundleSet &set, const BundleSetMember &member, const std::string &where) {

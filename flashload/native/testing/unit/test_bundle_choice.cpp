@@ -84,11 +84,13 @@ EK_TEST(the_first_bundle_that_runs_is_taken) {
 EK_TEST(what_keeps_each_bundle_from_running_is_said) {
   const std::vector<Listed> old(kApple.begin(), kApple.begin() + 2);
   EK_CHECK(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(old, {"native", "coreml"}, "macos", "15.3"); }) ==
-           "bundles.json: none of its bundles runs here: 'coreai' is for 'coreai', 'old' is for macos 15.4 and later; wanted is "
-           "native, coreml on macos 15.3; export one for that");
-  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(old, {}, "ios", "17"); }), "; this is ios 17; export"));
-  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(kAndroid, {"mlx"}); }), "; wanted is mlx; export it with --format mlx"));
-  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(old, {"coreml"}, "ios", "17"); }), "coreml on ios 17; export one"));
+           "bundles.json: none of its bundles runs here: 'coreai' is not for native or coreml and 'old' is for macos 15.4 and "
+           "later; this is macos 15.3; export one for that");
+  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(old, {}, "ios", "17"); }), "later; this is ios 17; export"));
+  EK_CHECK(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(kAndroid, {"mlx"}); }) ==
+           "bundles.json: has bundles for 'qnn' and 'native', not for mlx; export it with --format mlx");
+  EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(kAndroid, {"mlx", "coreml", "onnx"}, "ios", "17"); }),
+                ", not for mlx, coreml or onnx; export one for that"));
   EK_CHECK(says(failure(EK_INVALID_ARGUMENT, [&] { taken(kApple, {}, "ios", "new"); }), "'new' is no version"));
 }
 

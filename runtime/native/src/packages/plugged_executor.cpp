@@ -63,9 +63,11 @@ class PluggedExecutor::Opened final : public OpenPackage {
 };
 
 PluggedExecutor::PluggedExecutor(std::string folder, const ek_executor &table)
-    : folder_(std::move(folder)), table_(table), name_(table.name == nullptr ? "" : table.name) {
+    : folder_(std::move(folder)),
+      table_(table),
+      name_(table.name == nullptr || *table.name == '\0' ? "an unnamed executor" : table.name) {
   if (table.open == nullptr || table.call == nullptr || table.close == nullptr) {
-    fail(EK_INVALID_ARGUMENT, "the executor \"", name_, "\" has no function open, call or close: it needs all three");
+    fail(EK_INVALID_ARGUMENT, "the table of ", name_, " has no function open, call or close: it needs all three");
   }
 }
 

@@ -170,7 +170,7 @@ class PluggedEngine::Memory final : public EngineMemory {
 };
 
 PluggedEngine::PluggedEngine(const Bundle &bundle, const ek_engine &table)
-    : bundle_(bundle), table_(table), name_(table.name == nullptr ? "" : table.name) {
+    : bundle_(bundle), table_(table), name_(table.name == nullptr || *table.name == '\0' ? "unnamed" : table.name) {
   const auto needs = [&](bool function, const char *what) {
     if (!function) fail(EK_INVALID_ARGUMENT, "the engine \"", name_, "\" has no function ", what);
   };
