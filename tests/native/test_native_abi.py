@@ -317,10 +317,10 @@ def test_executors_need_all_of_their_functions(tmp_path: Path, session: Session,
     options = core_session._core_options(SessionOptions())
     arguments = str(bundle).encode(), ctypes.byref(options), ctypes.byref(table), ctypes.byref(handle)
     given = session._library.ek_session_open_packages(*arguments)
-    refused(session, given, 'the table of mine has no function open, call or close')
+    refused(session, given, "the table of mine has no function open, call or close")
     table.name = None
     given = session._library.ek_session_open_packages(*arguments)
-    refused(session, given, 'the table of an unnamed executor has no function open')
+    refused(session, given, "the table of an unnamed executor has no function open")
     given = session._library.ek_session_open_engine(*arguments[:2], None, arguments[3])
     refused(session, given, "open a bundle of the format native, or give what runs them", code=11)
     assert handle.value is None

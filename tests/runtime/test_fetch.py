@@ -540,7 +540,7 @@ def test_of_several_what_this_computer_emulates_is_asked_for(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"formats": ["onnx"]}, "has bundles for 'native', not for onnx; export it with --format onnx"),
+        ({"formats": ["onnx"]}, "'coreml' and 'native', not for onnx; export it with --format onnx"),
         ({"system": ("ios", "12.0")}, "is for ios 13.0 and later; this is ios 12.0; export one for that"),
     ],
 )
