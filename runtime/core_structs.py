@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
-from typing import Any
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from typing import Any, Final
 
 from edgekit.flashload.structs import Struct, TensorStruct
 
@@ -27,6 +27,32 @@ class HeadOutputStruct(Struct):
         ("entropy", c_void_p), ("log_z", c_void_p), ("sample", c_void_p), ("sample_prob", c_void_p),
         ("soft", c_void_p), ("top_ids", c_void_p), ("top_z", c_void_p), ("logits", c_void_p),
         ("roles", c_void_p),
+    )  # fmt: skip
+
+
+class GenerationStatisticsStruct(Struct):
+    """`ek_generation_statistics`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
+        ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
+        ("canvases", c_int64), ("rows", c_int64), ("seconds", c_double),
+    )  # fmt: skip
+
+
+#: `EK_EVENT_...`.
+EVENT_DRAFT: Final = 0
+EVENT_COMMITTED: Final = 1
+EVENT_DONE: Final = 2
+
+
+class EventStruct(Struct):
+    """`ek_event`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("kind", c_int32), ("canvas_index", c_int64), ("step", c_int64),
+        ("start", c_int64), ("ids", c_void_p), ("count", c_int64), ("accepted", c_void_p),
+        ("statistics", POINTER(GenerationStatisticsStruct)),
     )  # fmt: skip
 
 

@@ -13,8 +13,14 @@ from typing import Any, Final, Protocol
 from edgekit.flashload import _native
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
 from edgekit.runtime.bench.json_text import read_json
-from edgekit.runtime.bench.structs import JOULES, BenchOptionsStruct, EventStruct
-from edgekit.runtime.sampling.core_abi import StatisticsStruct
+from edgekit.runtime.bench.structs import JOULES, BenchOptionsStruct
+from edgekit.runtime.core_structs import (
+    EVENT_COMMITTED,
+    EVENT_DONE,
+    EVENT_DRAFT,
+    EventStruct,
+    GenerationStatisticsStruct,
+)
 from edgekit.runtime.sampling.events import Committed, Done, Draft, Event, Stats
 from edgekit.runtime.session.session import Session
 
@@ -29,8 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_bench_drop": (c_void_p,),
     "ek_bench_get_report": (c_void_p, c_char_p, c_uint64, POINTER(c_uint64)),
 }
-#: `EK_EVENT_...`.
-_KINDS: Final = {Draft: 0, Committed: 1, Done: 2}
+_KINDS: Final = {Draft: EVENT_DRAFT, Committed: EVENT_COMMITTED, Done: EVENT_DONE}
 _COUNTED: Final = (
     "denoising_steps", "forwards", "projections", "prefills", "committed_tokens", "canvases", "rows",
 )  # fmt: skip
@@ -115,7 +120,7 @@ class Bench:
         """Tell the core; a draft is of the answer's positions before `stop`."""
         counted = None
         if stats is not None:
-            counted = StatisticsStruct(**{name: getattr(stats, name) for name in _COUNTED})
+            counted = GenerationStatisticsStruct(**{name: getattr(stats, name) for name in _COUNTED})
         told = EventStruct(
             kind=_KINDS[kind],
             count=stop,

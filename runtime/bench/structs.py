@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 from edgekit.flashload.structs import Struct
-from edgekit.runtime.sampling.core_abi import StatisticsStruct
 
 #: `ek_bench_joules`.
 JOULES = ctypes.CFUNCTYPE(c_double, c_void_p)
@@ -18,16 +17,6 @@ class BenchOptionsStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("interval_milliseconds", c_uint32), ("spans", c_int64),
         ("about", c_char_p), ("joules", JOULES), ("user_data", c_void_p),
-    )  # fmt: skip
-
-
-class EventStruct(Struct):
-    """`ek_event`."""
-
-    _fields_ = (
-        ("struct_size", c_uint32), ("kind", c_int32), ("canvas_index", c_int64), ("step", c_int64),
-        ("start", c_int64), ("ids", c_void_p), ("count", c_int64), ("accepted", c_void_p),
-        ("statistics", POINTER(StatisticsStruct)),
     )  # fmt: skip
 
 

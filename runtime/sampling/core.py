@@ -13,7 +13,12 @@ from edgekit.flashload import _native
 from edgekit.flashload.core_memory import array, copied
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct, PassSegmentStruct
+from edgekit.runtime.core_structs import (
+    GenerationStatisticsStruct,
+    HeadOutputStruct,
+    HeadRequestStruct,
+    PassSegmentStruct,
+)
 from edgekit.runtime.one_driver import OneDriver
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.one_user import OneUser
@@ -38,7 +43,6 @@ from edgekit.runtime.sampling.core_abi import (
     Given,
     LengthsStruct,
     SamplerModel,
-    StatisticsStruct,
     library,
     wishes,
 )
@@ -142,11 +146,11 @@ class CoreSampler(OneOwner, OneDriver):
     @property
     def stats(self) -> Stats:
         """The counters so far."""
-        found = StatisticsStruct()
+        found = GenerationStatisticsStruct()
         self._call("ek_sampler_get_statistics", ctypes.byref(found))
         counters = {
             name: getattr(found, name)
-            for name, _ in StatisticsStruct._fields_
+            for name, _ in GenerationStatisticsStruct._fields_
             if name not in ("struct_size", "finish_reason", "seconds")  # a sampler does not measure
         }
         return Stats(**counters, finish_reason=_REASONS[found.finish_reason])

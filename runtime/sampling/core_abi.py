@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -14,7 +14,7 @@ import numpy as np
 from edgekit.flashload import _native
 from edgekit.flashload.names import shown
 from edgekit.flashload.structs import Struct
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.core_structs import GenerationStatisticsStruct, HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt, NonFiniteLogits
 from edgekit.runtime.sampling.ids import flat_ids, pieces_of, truth, whole
@@ -48,14 +48,6 @@ class LengthsStruct(Struct):
     )  # fmt: skip
 
 
-class StatisticsStruct(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
-        ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
-        ("canvases", c_int64), ("rows", c_int64), ("seconds", c_double),
-    )  # fmt: skip
-
-
 class AskStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("kind", c_int32), ("ids", c_void_p), ("count", c_int64),
@@ -77,7 +69,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
         POINTER(c_uint64),
     ),
     "ek_sampler_get_lengths": (c_void_p, POINTER(LengthsStruct)),
-    "ek_sampler_get_statistics": (c_void_p, POINTER(StatisticsStruct)),
+    "ek_sampler_get_statistics": (c_void_p, POINTER(GenerationStatisticsStruct)),
     "ek_sampler_next": (c_void_p, POINTER(AskStruct)),
     "ek_sampler_answer": (c_void_p, POINTER(HeadOutputStruct)),
     "ek_sampler_answer_pass": (c_void_p, POINTER(HeadOutputStruct), c_int64),

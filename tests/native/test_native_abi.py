@@ -40,7 +40,7 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_seen_rows": core_structs.SeenRowsStruct,
     "ek_pass_segment": core_structs.PassSegmentStruct,
     "ek_generation_statistics": Statistics,
-    "ek_event": bench_structs.EventStruct,
+    "ek_event": core_structs.EventStruct,
     "ek_generate_options": Options,
     "ek_choose_options": flash_structs.ChooseOptionsStruct,
     "ek_flash_info": flash_structs.FlashInfoStruct,

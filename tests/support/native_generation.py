@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgekit.flashload.structs import Struct
-from edgekit.runtime.sampling.core_abi import StatisticsStruct as Statistics
+from edgekit.runtime.core_structs import GenerationStatisticsStruct as Statistics
 from edgekit.runtime.sampling.core_abi import Wishes as Options
 from edgekit.runtime.session import Session
 from support.native_sampler import Outcome, copy_of
