@@ -36,6 +36,7 @@ from edgekit.runtime.bench import ProcessorProbe
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.installed import folder_of
 from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.tokenizer.core_text import CoreText
 from edgekit.targets import android_folder
 from edgekit.tools.bench.mixed_text import lines
 from edgekit.tools.benchmark.cases import Case
@@ -256,14 +257,15 @@ def test_texts_are_what_the_library_makes_of_them(
 ) -> None:
     bundle = shipped_bundle(model, "native")
     tokenizer = Tokenizer.from_file(str(bundle / "tokenizer" / "tokenizer.json"))
+    own = CoreText((bundle / "tokenizer" / "tokenizer.json").read_bytes())
     texts = ["🦊 naïve\u0301", *(text.replace("\0", " ") for text in lines(11, 300) if text.strip("\0"))]
     (tmp_path / "lines").write_bytes("\0".join(texts).encode())
-    said = java.run("io.edgekit.TextLines", bundle, tmp_path / "lines").splitlines()
-    assert len(said) == len(texts)
+    count, *said = java.run("io.edgekit.TextLines", bundle, tmp_path / "lines").splitlines()
+    assert len(said) == len(texts) and int(count) == own.count() == tokenizer.get_vocab_size()
     for text, found in zip(texts, said, strict=True):
         ids = tokenizer.encode(text).ids
         decoded = tokenizer.decode(ids, skip_special_tokens=False).encode().hex()
-        assert found == f"{ids}|{decoded}|{decoded}", text
+        assert found == f"{ids}|{own.encode_behind(text)}|{decoded}|{decoded}", text
 
 
 def test_a_canvas_is_drawn_as_plain_loops_draw_it(java: Java, tmp_path: Path) -> None:

@@ -22,22 +22,47 @@ jlong find(JNIEnv *env, jclass, jlong text, jbyteArray token) {
   });
 }
 
+jlong count(JNIEnv *env, jclass, jlong text) {
+  return guarded(env, [&] {
+    std::int64_t found = 0;
+    check(env, ek_text_count(handle<ek_text>(text), &found));
+    return static_cast<jlong>(found);
+  });
+}
+
+// The ids that `encode(utf8, bytes, ids, capacity, count)` gives.
+template <typename Encode>
+jintArray ids_of(JNIEnv *env, jbyteArray utf8, Encode &&encode) {
+  const std::string given = bytes(env, utf8);
+  std::vector<std::int64_t> ids(given.size() + 16);  // a token is a byte or more, mostly
+  std::int64_t count = 0;
+  const auto encoded = [&] {
+    return encode(given.data(), given.size(), ids.data(), static_cast<std::int64_t>(ids.size()), &count);
+  };
+  ek_status status = encoded();
+  if (status == EK_BUFFER_TOO_SMALL) {
+    ids.resize(static_cast<std::size_t>(count));
+    status = encoded();
+  }
+  check(env, status);
+  return to_java(env, ids.data(), count);
+}
+
 jintArray encode(JNIEnv *env, jclass, jlong text, jbyteArray utf8, jboolean add_special) {
   return guarded(env, [&] {
-    const std::string given = bytes(env, utf8);
-    std::vector<std::int64_t> ids(given.size() + 16);  // a token is a byte or more, mostly
-    std::int64_t count = 0;
-    auto encoded = [&] {
-      return ek_text_encode(handle<ek_text>(text), given.data(), given.size(), add_special, ids.data(),
-                            static_cast<std::int64_t>(ids.size()), &count);
-    };
-    ek_status status = encoded();
-    if (status == EK_BUFFER_TOO_SMALL) {
-      ids.resize(static_cast<std::size_t>(count));
-      status = encoded();
-    }
-    check(env, status);
-    return to_java(env, ids.data(), count);
+    return ids_of(env, utf8, [&](const char *given, std::uint64_t size, std::int64_t *ids, std::int64_t room,
+                                 std::int64_t *count) {
+      return ek_text_encode(handle<ek_text>(text), given, size, add_special, ids, room, count);
+    });
+  });
+}
+
+jintArray encode_behind(JNIEnv *env, jclass, jlong text, jbyteArray utf8) {
+  return guarded(env, [&] {
+    return ids_of(env, utf8, [&](const char *given, std::uint64_t size, std::int64_t *ids, std::int64_t room,
+                                 std::int64_t *count) {
+      return ek_text_encode_behind(handle<ek_text>(text), given, size, ids, room, count);
+    });
   });
 }
 
@@ -95,7 +120,9 @@ std::vector<JNINativeMethod> text_methods() {
   return {method("textOpen", "([B)J", open),
           method("textClose", "(J)V", close),
           method("textFind", "(J[B)J", find),
+          method("textCount", "(J)J", count),
           method("textEncode", "(J[BZ)[I", encode),
+          method("textEncodeBehind", "(J[B)[I", encode_behind),
           method("textDecode", "(J[IZ)[B", decode),
           method("textChat", "(J[[B[[B)[B", chat),
           method("streamOpen", "(JZ)J", stream_open),

@@ -45,16 +45,40 @@ public final class Tokenizer: Sendable {
     return id < 0 ? nil : Int(id)
   }
 
+  /// How many tokens have a text; the model may know more ids than that.
+  public func count() throws(EdgeKitError) -> Int {
+    var found: Int64 = 0
+    try EdgeKitError.check(ek_text_count(handle.text, &found))
+    return Int(found)
+  }
+
   /// Token ids of a text, with what the tokenizer puts around one unless `addSpecial` is false.
   public func encode(_ text: String, addSpecial: Bool = true) throws(EdgeKitError) -> [Int] {
+    try encoded(text) { bytes, size, ids, capacity, count in
+      ek_text_encode(handle.text, bytes, size, addSpecial ? 1 : 0, ids, capacity, count)
+    }
+  }
+
+  /// Token ids of a text that goes on behind another one, as the next turn of a conversation does: nothing is put in front
+  /// of it or around it, and no token of it reaches into what is before.
+  public func encodeBehind(_ text: String) throws(EdgeKitError) -> [Int] {
+    try encoded(text) { bytes, size, ids, capacity, count in
+      ek_text_encode_behind(handle.text, bytes, size, ids, capacity, count)
+    }
+  }
+
+  private func encoded(
+    _ text: String,
+    _ call: (UnsafePointer<CChar>, UInt64, UnsafeMutablePointer<Int64>, Int64, UnsafeMutablePointer<Int64>) -> ek_status
+  ) throws(EdgeKitError) -> [Int] {
     let bytes = Array(text.utf8CString)  // a NUL behind them
     let size = UInt64(bytes.count - 1)
     var ids = [Int64](repeating: 0, count: bytes.count + 16)  // a token is a byte or more, mostly
     var count: Int64 = 0
-    var status = ek_text_encode(handle.text, bytes, size, addSpecial ? 1 : 0, &ids, Int64(ids.count), &count)
+    var status = call(bytes, size, &ids, Int64(ids.count), &count)
     if status == EK_BUFFER_TOO_SMALL {
       ids = [Int64](repeating: 0, count: Int(count))
-      status = ek_text_encode(handle.text, bytes, size, addSpecial ? 1 : 0, &ids, Int64(ids.count), &count)
+      status = call(bytes, size, &ids, Int64(ids.count), &count)
     }
     try EdgeKitError.check(status)
     return ids.prefix(Int(count)).map { Int($0) }

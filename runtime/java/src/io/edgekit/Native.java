@@ -39,7 +39,11 @@ final class Native {
 
   static native long textFind(long text, byte[] token);
 
+  static native long textCount(long text);
+
   static native int[] textEncode(long text, byte[] utf8, boolean addSpecial);
+
+  static native int[] textEncodeBehind(long text, byte[] utf8);
 
   static native byte[] textDecode(long text, int[] tokens, boolean skipSpecial);
 

@@ -70,6 +70,15 @@ public final class Tokenizer implements AutoCloseable {
    *
    * @param text any text
    * @param addSpecial whether with what the tokenizer puts around a text
+  /**
+   * Counts the tokens that have a text.
+   *
+   * @return their number; the model may know more ids than that
+   */
+  public int count() {
+    return handle.use(text -> (int) Native.textCount(text));
+  }
+
    * @return token ids
    */
   public int[] encode(String text, boolean addSpecial) {
@@ -81,6 +90,17 @@ public final class Tokenizer implements AutoCloseable {
    *
    * @param tokens token ids
    * @param skipSpecial whether to leave special tokens out
+  /**
+   * Encodes a text that goes on behind another one, as the next turn of a conversation does: nothing is put in front of it or
+   * around it, and no token of it reaches into what is before.
+   *
+   * @param text any text
+   * @return token ids
+   */
+  public int[] encodeBehind(String text) {
+    return handle.use(own -> Native.textEncodeBehind(own, Utf8.encode(text, "the text")));
+  }
+
    * @return their text
    */
   public String decode(int[] tokens, boolean skipSpecial) {

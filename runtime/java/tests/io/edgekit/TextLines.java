@@ -6,7 +6,7 @@ import java.nio.file.Paths;
 import java.util.Arrays;
 
 /**
- * Prints, of every line of a file, its ids, and its text in hexadecimal UTF-8: decoded, and as a stream that is given a
+ * Prints how many tokens there are, and of every line of a file its ids, those behind another text, and its text in hexadecimal UTF-8: decoded, and as a stream that is given a
  * token at a time. BUNDLE FILE, lines separated by U+0000.
  */
 public final class TextLines {
@@ -15,6 +15,7 @@ public final class TextLines {
   public static void main(String[] arguments) throws Exception {
     String all = new String(Files.readAllBytes(Paths.get(arguments[1])), StandardCharsets.UTF_8);
     try (Tokenizer tokenizer = Tokenizer.open(arguments[0])) {
+      System.out.println(tokenizer.count());
       for (String line : all.split("\0")) {
         int[] ids = tokenizer.encode(line, true);
         StringBuilder streamed = new StringBuilder();
@@ -23,7 +24,13 @@ public final class TextLines {
           streamed.append(stream.finish());
         }
         System.out.println(
-            Arrays.toString(ids) + "|" + hex(tokenizer.decode(ids, false)) + "|" + hex(streamed.toString()));
+            Arrays.toString(ids)
+                + "|"
+                + Arrays.toString(tokenizer.encodeBehind(line))
+                + "|"
+                + hex(tokenizer.decode(ids, false))
+                + "|"
+                + hex(streamed.toString()));
       }
     }
   }
