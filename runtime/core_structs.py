@@ -56,6 +56,18 @@ class EventStruct(Struct):
     )  # fmt: skip
 
 
+class CanvasCellStruct(ctypes.Structure):
+    """`ek_canvas_cell`."""
+
+    _fields_ = (("place", c_int64), ("token", c_int64), ("state", c_int32), ("reserved", c_int32))
+
+
+class CanvasPartStruct(ctypes.Structure):
+    """`ek_canvas_part`."""
+
+    _fields_ = (("bytes", c_uint64), ("state", c_int32), ("reserved", c_int32))
+
+
 class SeenRowsStruct(ctypes.Structure):
     """`ek_seen_rows`."""
 

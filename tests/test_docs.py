@@ -20,8 +20,8 @@ from test_style import FOLDERS as FOLDERS_OF_EDGEKIT
 
 import edgekit
 from edgekit.flashload.sizes import parse_size
+from edgekit.runtime.tokenizer.canvas_text import OPEN, SPECIAL
 from edgekit.tools.cli import main
-from edgekit.tools.watch import MASK, SPECIAL
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
@@ -201,17 +201,17 @@ def test_the_canvas_of_the_front_page_resolves_as_it_is_shown(shipped_bundle: Ca
         prompt = "Write as JSON: name: Ada; age: 31; city: Rome"
         for event in model.events(prompt, steps=8, max_new_tokens=32):
             if isinstance(event, edgekit.Draft):
-                seen = (MASK if i == model.mask_id else model.decode([i]) or SPECIAL for i in event.ids)
+                seen = (OPEN if i == model.mask_id else model.decode([i]) or SPECIAL for i in event.ids)
                 found.append(f"{event.step}  {''.join(seen)}")
     assert found == shown.splitlines()
 
 
 def test_the_signs_of_a_canvas_are_everywhere_those_of_the_front_page() -> None:
     said = README.split("## What to expect", 1)[0]
-    assert f"`{MASK}` is a place that is open, `{SPECIAL}` a token without a text" in said
+    assert f"`{OPEN}` is a place that is open, `{SPECIAL}` a token without a text" in said
     java = (ROOT / "runtime" / "java" / "src" / "io" / "edgekit" / "CanvasText.java").read_text("utf-8")
     swift = (ROOT / "runtime" / "swift" / "Sources" / "EdgeKit" / "CanvasText.swift").read_text("utf-8")
-    for name, sign in {"open": MASK, "special": SPECIAL}.items():
+    for name, sign in {"open": OPEN, "special": SPECIAL}.items():
         assert f'String {name.upper()} = "{sign}"' in java and f'static let {name} = "{sign}"' in swift
 
 

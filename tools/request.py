@@ -188,10 +188,10 @@ def display_for(
     if not on_terminal(sys.stderr):
         note("--watch needs a terminal; this is plain text")
         return Streamed(unit)
-    from edgekit.tools.watch import Canvas, Pieces, Watch
+    from edgekit.tools.watch import Canvas, Watch
 
     mask = options.values().get("mask_token_id")
-    return Watch(Canvas(title_of(generator), Pieces(generator.tokenizer), unit, mask))
+    return Watch(Canvas(title_of(generator), generator.tokenizer.canvas_text(mask), unit))
 
 
 def title_of(generator: Generator) -> str:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from edgekit.flashload import _native
+from edgekit.runtime.core_structs import CanvasCellStruct, CanvasPartStruct
 from edgekit.runtime.one_owner import OneOwner
 
 
@@ -27,6 +28,10 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
     "ek_text_decode": (c_void_p, POINTER(c_int64), c_int64, c_int32, c_char_p, c_uint64, POINTER(c_uint64)),
     "ek_text_set_chat_form": (c_void_p, c_char_p, c_uint64),
     "ek_text_chat": (c_void_p, POINTER(_Message), c_int64, c_char_p, c_uint64, POINTER(c_uint64)),
+    "ek_canvas_draw": (
+        *(c_void_p, POINTER(CanvasCellStruct), c_int64, c_char_p, c_uint64, POINTER(c_uint64)),
+        *(POINTER(CanvasPartStruct), c_int64, POINTER(c_int64)),
+    ),
     "ek_text_stream_open": (c_void_p, c_int32, POINTER(c_void_p)),
     "ek_text_stream_push": (c_void_p, POINTER(c_int64), c_int64),
     "ek_text_stream_finish": (c_void_p,),
@@ -121,7 +126,7 @@ class CoreText(_Held):
         """The text of ids; those that are no token are left out. Raises UnsupportedBundle for a text that
         grows without bound.
         """
-        given = _array(ids)
+        given = id_array(ids)
         return _text(
             lambda *buffer: self._core.ek_text_decode(
                 self._handle, given, len(ids), int(skip_special), *buffer
@@ -142,6 +147,23 @@ class CoreText(_Held):
         given = (_Message * len(texts))(*(_Message(role, text, len(text)) for role, text in texts))
         return _text(lambda *buffer: self._core.ek_text_chat(self._handle, given, len(texts), *buffer))
 
+    def draw(self, cells: Any, count: int) -> list[tuple[str, int]]:
+        """What a screen shows of the first `count` of an array of `ek_canvas_cell`: texts and their states.
+        Raises as `decode` does.
+        """
+        parts, part_count = (CanvasPartStruct * count)(), c_int64()
+        drawn = _bytes(
+            lambda *buffer: self._core.ek_canvas_draw(
+                self._handle, cells, count, *buffer, parts, count, ctypes.byref(part_count)
+            )
+        )
+        found, at = list[tuple[str, int]](), 0
+        for part in parts[: part_count.value]:
+            end = at + part.bytes
+            found.append((drawn[at:end].decode(), part.state))
+            at = end
+        return found
+
     def stream(self, skip_special: bool = True) -> CoreTextStream:
         """A decoder for ids that arrive in pieces, to be closed before this."""
         return CoreTextStream(self, skip_special)
@@ -161,7 +183,7 @@ class CoreTextStream(_Held):
 
     def push(self, ids: Sequence[int]) -> str:
         """Take more ids; returns the text that has become certain, perhaps none."""
-        given = _array(ids)
+        given = id_array(ids)
         _native.check(self._core.ek_text_stream_push(self._handle, given, len(ids)))
         return self._taken()
 
@@ -179,8 +201,8 @@ class CoreTextStream(_Held):
             parts.append(room.raw[: size.value].decode())
 
 
-def _array(ids: Sequence[int]) -> Any:
-    """What the core takes; made by way of an array, which takes a fraction of the time."""
+def id_array(ids: Sequence[int]) -> Any:
+    """Ids as the core takes them; made by way of an array, which takes a fraction of the time."""
     if not ids:
         return (c_int64 * 0)()
     try:
@@ -203,6 +225,11 @@ def _ids(nbytes: int, get: Callable[..., int]) -> list[int]:
 
 
 def _text(get: Callable[..., int]) -> str:
+    """The text that a function of the core gives, see `_bytes`."""
+    return _bytes(get).decode()
+
+
+def _bytes(get: Callable[..., int]) -> bytes:
     """What a function of the core gives, which tells its size where there is no room for it."""
     text, size = ctypes.create_string_buffer(_ROOM), c_uint64()
     status = get(text, _ROOM, ctypes.byref(size))
@@ -210,4 +237,4 @@ def _text(get: Callable[..., int]) -> str:
         text = ctypes.create_string_buffer(size.value)
         status = get(text, size.value, ctypes.byref(size))
     _native.check(status)
-    return text.raw[: size.value].decode()
+    return text.raw[: size.value]

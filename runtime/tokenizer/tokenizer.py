@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from edgekit.flashload.errors import BundleError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
+from edgekit.runtime.tokenizer.canvas_text import CanvasText
 from edgekit.runtime.tokenizer.core_text import CoreText
 from edgekit.runtime.tokenizer.errors import ChatTemplateError, TokenizerError, of_files
 from edgekit.runtime.tokenizer.text_stream import TextStream
@@ -224,6 +225,12 @@ class Tokenizer:
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive in pieces."""
         return TextStream(self._core, self.where, skip_special)
+
+    def canvas_text(self, mask_id: int | None) -> CanvasText:
+        """What a screen draws of an answer while it resolves. `mask_id`: the token of open places, None
+        for a family that guesses at every place.
+        """
+        return CanvasText(self._core, self.where, mask_id)
 
     def _special_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

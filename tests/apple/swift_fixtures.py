@@ -17,6 +17,7 @@ from support import arriving, canvas_text, native_generation
 from support.bundles import make_bundle
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
+from tokenizers import Tokenizer
 
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.bundle import Bundle
@@ -25,6 +26,7 @@ from edgekit.runtime.engines.mlx.engine import MlxEngine
 from edgekit.runtime.engines.mlx.programs import Function
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.tokenizer.core_text import CoreText
 
 Arrays = Mapping[str, np.ndarray]
 #: Name, family, and what opens a session that is recorded.
@@ -70,21 +72,26 @@ def write(folder: Path) -> None:
     several = {"coreai": ("coreai", "27"), "coreml": ("coreml", "18"), "native": ("native", "")}
     arriving.make_set(folder / "several", several)
     _write_json(folder / "segments.json", segments)
-    _write_json(folder / "canvases.json", _canvases(150))
+    canvases = [_canvases(folder / family / "bundle", 60) for family in ("diffusion_gemma", "llada")]
+    _write_json(folder / "canvases.json", canvases)
 
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
 
-def _canvases(count: int) -> dict[str, Any]:
-    """Random answers, with what is drawn after each of their events."""
+def _canvases(bundle: Path, count: int) -> dict[str, Any]:
+    """Random answers of a bundle's tokenizer, with what is drawn after each of their events."""
+    (file,) = bundle.rglob("tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(file))
+    mask = Bundle.open(bundle).manifest.sampler["config"].get("mask_token_id")
+    drawing = canvas_text.Drawing(tokenizer, mask)
     answers = []
     for seed in range(count):
-        events, drawn = canvas_text.random_events(seed), []
+        events, drawn = canvas_text.random_events(seed, drawing), []
         for number, event in enumerate(events, 1):
-            cells = canvas_text.cells(events[:number])
-            parts = canvas_text.parts(cells)
+            cells = drawing.cells(events[:number])
+            parts = drawing.parts(cells)
             drawn.append(
                 {
                     "event": event.to_dict(),
@@ -95,7 +102,10 @@ def _canvases(count: int) -> dict[str, Any]:
                 }
             )
         answers.append(drawn)
-    return {"texts": [list(text) for text in canvas_text.TEXTS], "answers": answers}
+    text = canvas_text.SAMPLE
+    with CoreText(file.read_bytes()) as own:
+        behind, size = own.encode_behind(text), own.count()
+    return {"bundle": str(bundle), "text": text, "behind": behind, "count": size, "answers": answers}
 
 
 def _generation(bundle: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
 from support.range_server import Fault, RangeServer
+from test_native_text import KINDS, of_bytes
 from test_packaging import TOOLS
 from tokenizers import Tokenizer
 
@@ -129,6 +130,8 @@ def bundles(shipped_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPa
     bundle_set.save(BundleSet(members, {n: file_entry(several / n) for n in names}), several)
     found = {
         "several": several,
+        "pieces": with_tokenizer(folder / "pieces", KINDS["llama2"](), None),
+        "bytes": with_tokenizer(folder / "bytes", of_bytes(), 260),
         "llada": llada,
         "gemma": shipped_bundle("tiny-gemma", "native"),
         "damaged": damaged,
@@ -268,22 +271,36 @@ def test_texts_are_what_the_library_makes_of_them(
         assert found == f"{ids}|{own.encode_behind(text)}|{decoded}|{decoded}", text
 
 
-def test_a_canvas_is_drawn_as_plain_loops_draw_it(java: Java, tmp_path: Path) -> None:
-    lines, wanted = [" ".join("=" + text.hex() for text in canvas_text.TEXTS)], []
-    for seed in range(300):
+def with_tokenizer(folder: Path, tokenizer: Tokenizer, mask: int | None) -> Path:
+    """A bundle of which the tokenizer alone is of use; `mask`: of open places."""
+    sampler = {} if mask is None else {"name": "llada", "config": {"mask_token_id": mask}}
+    files = {"tokenizer/tokenizer.json": tokenizer.to_str().encode()}
+    return arriving.make(folder, (100,), files, sampler=sampler)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "gemma", "llama2"])
+def test_a_canvas_is_drawn_as_plain_loops_draw_it(
+    java: Java, tmp_path: Path, kind: str, masked: bool
+) -> None:
+    tokenizer = KINDS[kind]()
+    drawing = canvas_text.Drawing(tokenizer, tokenizer.token_to_id("<s>") if masked else None)
+    bundle = with_tokenizer(tmp_path / "bundle", tokenizer, drawing.mask)
+    lines, wanted = list[str](), []
+    for seed in range(60):
         lines.append("new")
-        events = canvas_text.random_events(seed)
+        events = canvas_text.random_events(seed, drawing)
         for count, event in enumerate(events, 1):
             ids = ",".join(map(str, event.tokens))
             accepted = "".join("1" if flag else "0" for flag in event.accepted)
             lines.append(f"{event.kind} {event.canvas} {event.step} {event.start} {ids} {accepted}".strip())
-            drawn = canvas_text.cells(events[:count])
-            parts = " ".join(f"{text.encode().hex()}:{state}" for text, state in canvas_text.parts(drawn))
+            drawn = drawing.cells(events[:count])
+            parts = " ".join(f"{text.encode().hex()}:{state}" for text, state in drawing.parts(drawn))
             step = event.step if event.kind != "done" else 0
             wanted.append(f"{step}|{' '.join(':'.join(map(str, cell)) for cell in drawn)}|{parts}")
     (tmp_path / "events").write_text("\n".join(lines))
-    said = java.run("io.edgekit.CanvasLines", tmp_path / "events").splitlines()
-    assert len(said) > 1000 and said == wanted
+    said = java.run("io.edgekit.CanvasLines", bundle, tmp_path / "events").splitlines()
+    assert len(said) > 200 and said == wanted
 
 
 # --- bundles that arrive ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,11 @@ def make(
     seed: int = 0,
     others: Mapping[int, int] | None = None,
     form: str = "native",
+    sampler: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A bundle. `others` are runs that have another seed: what an update changes."""
+    """A bundle. `others` are runs that have another seed: what an update changes. `sampler` is that section
+    of the manifest.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     specs = byte_runs(sizes)
     data = random_data(specs, seed)
@@ -44,7 +48,9 @@ def make(
         path.write_bytes(content)
         entries[name] = manifests.file_entry(path)
     weights = WeightsEntry(WEIGHTS, digest.size, digest.sha256, digest.header_size, digest.header_xxh3)
-    manifests.save(Manifest({}, {"format": form}, [], {}, {}, weights, entries), folder / MANIFEST_NAME)
+    manifests.save(
+        Manifest({}, {"format": form}, [], dict(sampler or {}), {}, weights, entries), folder / MANIFEST_NAME
+    )
     return folder
 
 

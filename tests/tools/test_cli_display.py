@@ -20,10 +20,11 @@ from edgekit import Answer, Draft, Statistics
 from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
 from edgekit.runtime.errors import RunsOnProcessor
 from edgekit.runtime.tokenizer import Tokenizer
+from edgekit.runtime.tokenizer.canvas_text import OPEN, SPECIAL
 from edgekit.tools.answer_display import remark, summary
 from edgekit.tools.console import Steps, grouped, remarks, table
 from edgekit.tools.terminal_text import visible
-from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
+from edgekit.tools.watch import Canvas
 
 
 def test_what_the_runtime_warns_of_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +183,7 @@ def render(canvas: Canvas, width: int = 60, height: int = 24) -> list[str]:
 
 def test_tokens_read_as_in_the_whole_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT, add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", tokenizer.token_id("<|mdm_mask|>"))
+    canvas = Canvas("tiny", tokenizer.canvas_text(tokenizer.token_id("<|mdm_mask|>")), "canvas")
     canvas.draft(draft(ids, []))
     assert canvas.text().plain == TEXT
 
@@ -191,19 +192,21 @@ def test_masks_are_dots_and_special_tokens_have_a_sign(tokenizer: Tokenizer) -> 
     mask, end = tokenizer.token_id("<|mdm_mask|>"), tokenizer.token_id("<|endoftext|>")
     assert mask is not None and end is not None
     (a,) = tokenizer.encode("a", add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", mask)
+    canvas = Canvas("tiny", tokenizer.canvas_text(mask), "canvas")
     canvas.draft(draft([a, mask, mask, a, end, 100_000], [3]))
     text = canvas.text()
-    assert text.plain == f"a{MASK}{MASK}a {SPECIAL}{SPECIAL}"
-    assert [str(s.style) for s in text.spans][:3] == ["bold", "dim", "dim"]
-    assert "bold green" in [str(s.style) for s in text.spans]
+    assert text.plain == f"a{OPEN}{OPEN}a {SPECIAL}{SPECIAL}"
+    shown = [(text.plain[s.start : s.end], str(s.style)) for s in text.spans]
+    assert shown == [
+        ("a", "bold"), (OPEN * 2, "dim"), ("a", "bold green"), (" ", "bold"), (SPECIAL * 2, "dim"),
+    ]  # fmt: skip
     assert "67% accepted" in render(canvas)[-1]
 
 
 def test_padding_does_not_tear_the_answer_apart(tokenizer: Tokenizer) -> None:
     end = tokenizer.token_id("<|endoftext|>")
     assert end is not None
-    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", None)
+    canvas = Canvas("tiny", tokenizer.canvas_text(None), "canvas")
     canvas.draft(draft(tokenizer.encode("red cat 42", add_special=False) + [end] * 120, []))
     assert "red cat 42 " in render(canvas)[1]
 
@@ -211,7 +214,7 @@ def test_padding_does_not_tear_the_answer_apart(tokenizer: Tokenizer) -> None:
 def test_half_a_character_takes_the_lower_state_of_its_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("\u0939", add_special=False)
     assert len(ids) > 1
-    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", None)
+    canvas = Canvas("tiny", tokenizer.canvas_text(None), "canvas")
     canvas.draft(draft(ids, [0]))
     assert canvas.text().plain == "\u0939"
     assert [str(s.style) for s in canvas.text().spans] == ["dim"]
@@ -219,7 +222,7 @@ def test_half_a_character_takes_the_lower_state_of_its_tokens(tokenizer: Tokeniz
 
 def test_a_full_guess_shows_what_was_accepted(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("abcd", add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", None)
+    canvas = Canvas("tiny", tokenizer.canvas_text(None), "canvas")
     canvas.draft(draft(ids, [0], step=2, canvases=2, read=3_000_000))
     footer = render(canvas, width=80)[-1]
     assert "canvas 1/2, step 2/8 · 25% accepted · 3 MB read" in footer
@@ -233,7 +236,7 @@ def test_a_full_guess_shows_what_was_accepted(tokenizer: Tokenizer) -> None:
 def test_the_panel_fits_every_terminal_and_does_not_shrink(
     tokenizer: Tokenizer, width: int, height: int
 ) -> None:
-    canvas = Canvas("a model with a long name\x1b[2J", Pieces(tokenizer), "canvas", None)
+    canvas = Canvas("a model with a long name\x1b[2J", tokenizer.canvas_text(None), "canvas")
     heights = []
     for text in ("x", "wide 世界 \x1b[2J\r\x07 " * 30, "line\n" * 90, "x"):
         canvas.draft(draft(tokenizer.encode(text), [0], canvases=4, read=10**9))
@@ -249,7 +252,7 @@ def test_long_answers_show_the_place_that_changes(tokenizer: Tokenizer) -> None:
     mask = tokenizer.token_id("<|mdm_mask|>")
     assert mask is not None
     (a,) = tokenizer.encode("a", add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", mask)
+    canvas = Canvas("tiny", tokenizer.canvas_text(mask), "canvas")
     ids = [mask] * 4000
     ids[10] = a
     canvas.draft(draft(ids, [10]))

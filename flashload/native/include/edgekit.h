@@ -1284,6 +1284,64 @@ EK_API ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t
                              const ek_generate_options *options, ek_event_callback callback, void *user_data,
                              ek_generation_statistics *statistics) EK_NOEXCEPT;
 
+/* ---- An answer while it resolves ----------------------------------------------------------------------------------
+ *
+ * What a screen draws of a generation: ek_canvas_fold makes cells of its events, tokens with their places and states, and
+ * ek_canvas_draw makes text of the cells. Neither keeps anything between two calls: the cells are the caller's.
+ *
+ *   ek_canvas_cell cells[MOST];
+ *   int64_t count = 0;
+ *   ... for each event of a generation that begins:
+ *   status = ek_canvas_fold(cells, count, event, mask_token, cells, MOST, &count);
+ */
+
+/* How certain a token is; from the least. */
+#define EK_CELL_OPEN ((int32_t)0)      /* a masked family leaves the place open */
+#define EK_CELL_DRAFT ((int32_t)1)     /* guessed by the last step */
+#define EK_CELL_KEPT ((int32_t)2)      /* of masked families: accepted before the last step; it may still change */
+#define EK_CELL_ACCEPTED ((int32_t)3)  /* accepted by the last step; it may still change */
+#define EK_CELL_COMMITTED ((int32_t)4) /* final */
+
+/* A token at its place in the answer. Arrays of them are in order of their places. */
+typedef struct ek_canvas_cell {
+  int64_t place; /* from 0 */
+  int64_t token;
+  int32_t state; /* EK_CELL_... */
+  int32_t reserved;
+} ek_canvas_cell;
+
+/* The cells after `event`; `cells` are the `count` before it, none before the first event of a generation.
+ * `mask_token` is the token of places that a masked family leaves open, negative for families that guess at every place.
+ *  - A draft: final tokens, and behind them the draft. A token that a masked family has not left open was accepted, though
+ *    its event says so but once; other families accept anew in every step.
+ *  - Committed tokens: they are final. What a masked family has behind them stays until its next draft.
+ *  - Done: final tokens alone. Events of other kinds change nothing.
+ * `*folded_count` becomes their number, count + event->count at most; null `folded` asks for it alone. `folded` may be
+ * `cells`. EK_BUFFER_TOO_SMALL where they are more than `capacity`, EK_INVALID_ARGUMENT also for a draft without
+ * `accepted` and a state that there is none of, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_canvas_fold(const ek_canvas_cell *cells, int64_t count, const ek_event *event, int64_t mask_token,
+                                ek_canvas_cell *folded, int64_t capacity, int64_t *folded_count) EK_NOEXCEPT;
+
+/* Text of neighbours in the same state. */
+typedef struct ek_canvas_part {
+  uint64_t bytes; /* of it, behind those of the parts before; not 0 */
+  int32_t state;  /* EK_CELL_... */
+  int32_t reserved;
+} ek_canvas_part;
+
+/* The text of cells: `*size` bytes without a NUL, in `*part_count` parts. What is final reads as ek_text_decode has it,
+ * without special tokens. Behind it each token reads as it does inside of a sentence, with the space in front of it, and
+ * at place 0 as at the beginning of a text. Tokens that follow each other and have but parts of characters (U+FFFD) are
+ * drawn together, in the least certain of their states, final ones with them where a character begins in these. An open
+ * place is a dot (U+00B7), a token without a text a circle (U+25E6); a space stands between circles and what is beside
+ * them.
+ *
+ * There are no more parts than cells. A null `buffer` or `parts` asks for its number alone. EK_BUFFER_TOO_SMALL where one
+ * of them has no room: nothing is written then but both numbers. EK_INVALID_ARGUMENT, those of ek_text_decode. */
+EK_API ek_status ek_canvas_draw(ek_text *text, const ek_canvas_cell *cells, int64_t count, char *buffer, uint64_t capacity,
+                                uint64_t *size, ek_canvas_part *parts, int64_t part_capacity,
+                                int64_t *part_count) EK_NOEXCEPT;
+
 /* ---- Samplers -------------------------------------------------------------------------------------------------
  *
  * The procedure of a generation by itself, for whoever runs the passes, such as Core ML packages or functions of MLX: it

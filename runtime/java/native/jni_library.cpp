@@ -46,7 +46,7 @@ void load(JNIEnv *env) {
   const std::vector<JNINativeMethod> own = {method("version", "()[B", version),
                                             method("processBytes", "()J", process_bytes)};
   for (const auto &methods :
-       {own, bundle_methods(), text_methods(), session_methods(), bench_methods(), fetch_methods()}) {
+       {own, bundle_methods(), text_methods(), canvas_methods(), session_methods(), bench_methods(), fetch_methods()}) {
     if (env->RegisterNatives(natives, methods.data(), static_cast<jint>(methods.size())) != JNI_OK) throw Pending();
   }
 }

@@ -10,6 +10,7 @@ namespace edgekit {
 
 std::vector<JNINativeMethod> bundle_methods();
 std::vector<JNINativeMethod> text_methods();
+std::vector<JNINativeMethod> canvas_methods();
 std::vector<JNINativeMethod> session_methods();
 std::vector<JNINativeMethod> bench_methods();
 std::vector<JNINativeMethod> fetch_methods();

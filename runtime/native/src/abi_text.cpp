@@ -3,26 +3,18 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "abi_guard.h"
+#include "abi_text.h"
 #include "bundle_folder.h"
 #include "edgekit.h"
 #include "error.h"
-#include "text/chat_form.h"
 #include "text/text_stream.h"
-#include "text/tokenizer.h"
 
 using namespace edgekit;
-
-struct ek_text {
-  ek_text(std::string_view json, const std::string &where) : tokenizer(json, where) {}
-  const Tokenizer tokenizer;
-  std::optional<ChatForm> chat;
-};
 
 struct ek_text_stream {
   ek_text_stream(const Tokenizer &tokenizer, bool skip_special) : stream(tokenizer, skip_special) {}
@@ -40,12 +32,7 @@ std::string read(const BundleFolder &folder, const std::string &name) {
   return text;
 }
 
-// These throw Error (EK_INVALID_ARGUMENT) for null.
-const Tokenizer &opened(const ek_text *text) {
-  if (text == nullptr) fail(EK_INVALID_ARGUMENT, "the text is null; open it with ek_text_open");
-  return text->tokenizer;
-}
-
+// Throws Error (EK_INVALID_ARGUMENT) for null.
 TextStream &opened(ek_text_stream *stream) {
   if (stream == nullptr) fail(EK_INVALID_ARGUMENT, "the stream is null; open it with ek_text_stream_open");
   return stream->stream;
@@ -53,12 +40,6 @@ TextStream &opened(ek_text_stream *stream) {
 
 void check_ids(const int64_t *ids, int64_t count) {
   if (count < 0 || (ids == nullptr && count != 0)) fail(EK_INVALID_ARGUMENT, "ids are null, or count is ", count);
-}
-
-template <typename T>
-T *place(T *given, const char *what) {
-  if (given == nullptr) fail(EK_INVALID_ARGUMENT, what, " is null; give its address");
-  return given;
 }
 
 // Gives the ids that `encode` makes of a text.

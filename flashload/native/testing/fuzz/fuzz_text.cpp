@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "fuzz_target.h"
+#include "text/canvas_text.h"
 #include "text/chat_form.h"
 #include "text/text_stream.h"
 #include "text/tokenizer.h"
@@ -59,6 +60,26 @@ bool streamed(const Tokenizer &tokenizer, const std::vector<std::int64_t> &ids, 
   });
 }
 
+// Ids as a canvas, the first `final` of them committed, and others in every state.
+void draw(const Tokenizer &tokenizer, const std::vector<std::int64_t> &ids, std::size_t final) {
+  std::vector<ek_canvas_cell> cells;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto place = static_cast<std::int64_t>(i);
+    cells.push_back({place, ids[i], i < final ? EK_CELL_COMMITTED : static_cast<std::int32_t>(i / 2 % 4), 0});
+  }
+  served([&] {
+    const edgekit::CanvasParts made = edgekit::draw_cells(tokenizer, cells.data(), cells.size());
+    EK_REQUIRE(made.parts.size() <= cells.size());
+    std::string_view rest = made.text;
+    for (const ek_canvas_part &part : made.parts) {
+      EK_REQUIRE(part.bytes > 0 && part.bytes <= rest.size());
+      require_text(rest.substr(0, static_cast<std::size_t>(part.bytes)));
+      rest.remove_prefix(static_cast<std::size_t>(part.bytes));
+    }
+    EK_REQUIRE(rest.empty());
+  });
+}
+
 void decode(const Tokenizer &tokenizer, const std::vector<std::int64_t> &ids) {
   for (const bool skip_special : {true, false}) {
     std::string whole, pieces;
@@ -70,6 +91,7 @@ void decode(const Tokenizer &tokenizer, const std::vector<std::int64_t> &ids) {
       EK_REQUIRE(!together || !apart || ids.size() > TextStream::kMostHeldBytes || pieces == whole);
     }
   }
+  for (std::size_t final = 0; final <= ids.size(); final += 1 + ids.size() / 3) draw(tokenizer, ids, final);
 }
 
 void use(const Tokenizer &tokenizer) {

@@ -5,19 +5,13 @@
 #include "edgekit.h"
 #include "error.h"
 #include "text/tables.h"
+#include "text/unicode.h"
 #include "utf8.h"
 
 namespace edgekit {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-
-// What Python's str.strip takes away, and with it the `trim` of templates.
-bool is_white(std::uint32_t letter) {
-  return (letter >= 0x09 && letter <= 0x0D) || (letter >= 0x1C && letter <= 0x20) || letter == 0x85 || letter == 0xA0 ||
-         letter == 0x1680 || (letter >= 0x2000 && letter <= 0x200A) || letter == 0x2028 || letter == 0x2029 ||
-         letter == 0x202F || letter == 0x205F || letter == 0x3000;
-}
 
 std::string_view trimmed(std::string_view text) {
   std::size_t begin = text.size(), end = 0;

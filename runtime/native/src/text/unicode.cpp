@@ -80,6 +80,13 @@ void each_category(const std::function<void(std::uint32_t, std::uint32_t, Catego
   }
 }
 
+bool is_white(std::uint32_t code_point) {
+  return (code_point >= 0x09 && code_point <= 0x0D) || (code_point >= 0x1C && code_point <= 0x20) || code_point == 0x85 ||
+         code_point == 0xA0 || code_point == 0x1680 || (code_point >= 0x2000 && code_point <= 0x200A) ||
+         code_point == 0x2028 || code_point == 0x2029 || code_point == 0x202F || code_point == 0x205F ||
+         code_point == 0x3000;
+}
+
 std::string composed(std::string_view text) {
   std::vector<Mark> marks;
   bool plain = true;

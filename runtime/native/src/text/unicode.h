@@ -20,6 +20,9 @@ enum class Category : std::uint8_t {
 // Calls `each(first, last, category)` for all ranges of characters, in their order.
 void each_category(const std::function<void(std::uint32_t, std::uint32_t, Category)> &each);
 
+// What Python's str.strip takes away, and with it the `trim` of templates.
+bool is_white(std::uint32_t code_point);
+
 // NFC. `text` is UTF-8.
 std::string composed(std::string_view text);
 

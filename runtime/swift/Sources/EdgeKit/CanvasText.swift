@@ -1,10 +1,17 @@
+import CEdgeKit
+
 /// An answer while it resolves: committed tokens, and behind them the canvas as the last step left it. What a screen
 /// draws; fold events into it in their order.
-public struct CanvasText: Sendable, Equatable {
+public struct CanvasText: Sendable {
+  /// How certain a token is, from the least: the numbers from `EK_CELL_OPEN` to `EK_CELL_COMMITTED`.
   public enum State: Int, Sendable, Comparable {
+    /// A masked family leaves the place open.
+    case open
     /// Guessed by the last step.
     case draft
-    /// Accepted by a step of this canvas; it may still change.
+    /// Of masked families: accepted before the last step; it may still change.
+    case kept
+    /// Accepted by the last step; it may still change.
     case accepted
     /// Final.
     case committed
@@ -37,85 +44,98 @@ public struct CanvasText: Sendable, Equatable {
   /// Counters until tokens were last committed, the rate of tokens among them; of the whole generation once it is done.
   public private(set) var statistics: GenerationStatistics?
 
-  public init() {}
+  private let tokenizer: Tokenizer
+
+  /// Nothing yet; `tokenizer` is that of the session.
+  public init(_ tokenizer: Tokenizer) { self.tokenizer = tokenizer }
 
   /// The committed tokens.
   public var answer: [Int] { cells.filter { $0.state == .committed }.map(\.token) }
 
-  public mutating func fold(_ event: Event) {
+  /// Takes the next event. Throws `invalidArgument` for a draft whose `accepted` is not as long as its tokens.
+  public mutating func fold(_ event: Event) throws(EdgeKitError) {
     switch event {
     case .draft(let draft):
-      step = draft.step
-      let earlier = Dictionary(uniqueKeysWithValues: cells.map { ($0.id, $0) })
-      cells.removeAll { $0.state != .committed }
-      let final = cells.count
-      for (offset, token) in draft.tokens.enumerated() where draft.start + offset >= final {
-        let place = draft.start + offset
-        // Masked families keep what they accepted: the step that did so said it once.
-        let kept = draft.step > 1 && earlier[place].map { $0.state == .accepted && $0.token == token } ?? false
-        cells.append(Cell(id: place, token: token, state: draft.accepted[offset] || kept ? .accepted : .draft))
+      guard draft.accepted.count == draft.tokens.count else {
+        let (tokens, flags) = (draft.tokens.count, draft.accepted.count)
+        throw .invalidArgument("a draft of \(tokens) tokens says of \(flags) whether they were accepted")
       }
+      try fold(EK_EVENT_DRAFT, start: draft.start, tokens: draft.tokens, accepted: draft.accepted)
+      step = draft.step
     case .committed(let part):
+      try fold(EK_EVENT_COMMITTED, start: part.start, tokens: part.tokens)
       step = 0
       statistics = part.statistics
-      // A block of a longer answer: what follows it stays on the screen until the next step.
-      let later = cells.filter { $0.id >= part.start + part.tokens.count }
-      cells.removeAll { $0.state != .committed }
-      for (offset, token) in part.tokens.enumerated() {
-        cells.append(Cell(id: part.start + offset, token: token, state: .committed))
-      }
-      cells += later
     case .text: break
     case .done(let statistics):
-      cells.removeAll { $0.state != .committed }
+      try fold(EK_EVENT_DONE)
       self.statistics = statistics
     }
   }
 
-  /// The answer in pieces that are drawn alike; a place without a text is `open` or `special`.
-  public func parts(_ tokenizer: Tokenizer) throws(EdgeKitError) -> [Part] {
-    try parts(mask: tokenizer.mask) { (tokens: [Int]) throws(EdgeKitError) -> String in try tokenizer.decode(tokens) }
+  private mutating func fold(
+    _ kind: Int32, start: Int = 0, tokens: [Int] = [], accepted: [Bool] = []
+  ) throws(EdgeKitError) {
+    let before = nativeCells
+    let ids = tokens.map { Int64($0) }
+    let flags: [UInt8] = accepted.map { $0 ? 1 : 0 }
+    let mask = Int64(tokenizer.mask ?? -1)
+    let capacity = before.count + ids.count
+    var made = [ek_canvas_cell](repeating: ek_canvas_cell(), count: capacity)
+    var count: Int64 = 0
+    let status = ids.withUnsafeBufferPointer { ids -> ek_status in
+      flags.withUnsafeBufferPointer { flags -> ek_status in
+        var event = ek_event()
+        event.struct_size = UInt32(MemoryLayout<ek_event>.size)
+        event.kind = kind
+        event.start = Int64(start)
+        event.ids = ids.baseAddress
+        event.count = Int64(ids.count)
+        event.accepted = flags.baseAddress
+        return ek_canvas_fold(before, Int64(before.count), &event, mask, &made, Int64(capacity), &count)
+      }
+    }
+    try EdgeKitError.check(status)
+    cells = made.prefix(Int(count)).map { cell in
+      Cell(id: Int(cell.place), token: Int(cell.token), state: Self.state(cell.state))
+    }
+  }
+
+  /// The answer in pieces that are drawn alike. Tokens read as they do inside of a sentence, with the space in front of
+  /// them; those that make a character together are drawn together. A place without a text is `open` or `special`, with a
+  /// space between the latter and what is beside it.
+  public func parts() throws(EdgeKitError) -> [Part] {
+    let drawn = try tokenizer.draw(nativeCells)
+    var parts: [Part] = []
+    var begin = 0
+    for part in drawn.parts {
+      let end = begin + Int(part.bytes)
+      let text = String(decoding: drawn.text[begin..<end], as: UTF8.self)
+      parts.append(Part(text: text, state: Self.state(part.state)))
+      begin = end
+    }
+    return parts
   }
 
   /// The answer as one text, see `parts`.
-  public func text(_ tokenizer: Tokenizer) throws(EdgeKitError) -> String {
-    try parts(tokenizer).map(\.text).joined()
+  public func text() throws(EdgeKitError) -> String {
+    try parts().map(\.text).joined()
   }
 
-  /// By `decode`, which makes text of tokens, without special ones; `mask` is the token of open places.
-  func parts(mask: Int?, decode: ([Int]) throws(EdgeKitError) -> String) throws(EdgeKitError) -> [Part] {
-    var made: [Part] = []
-    func add(_ text: String, _ state: State) {
-      if made.last?.state == state {
-        made[made.count - 1].text += text
-      } else {
-        made.append(Part(text: text, state: state))
-      }
+  private var nativeCells: [ek_canvas_cell] {
+    cells.map { cell in
+      ek_canvas_cell(
+        place: Int64(cell.id), token: Int64(cell.token), state: Int32(cell.state.rawValue), reserved: 0)
     }
-    let answer = self.answer
-    if !answer.isEmpty {
-      let said = try decode(answer)  // none where all of them are special
-      if !said.isEmpty { add(said, .committed) }
-    }
-    // One by one: a place that is open, or behind the end, is a special token and has no text.
-    let behind = Array(cells[answer.count...])
-    var texts: [String] = []
-    for cell in behind { texts.append(cell.token == mask ? Self.open : try decode([cell.token])) }
-    var at = 0
-    while at < behind.count {
-      var (text, state, next) = (texts[at], behind[at].state, at + 1)
-      if Self.isPartial(text) {  // of a character that several tokens make: they are drawn together
-        while next < behind.count && Self.isPartial(texts[next]) {
-          state = min(state, behind[next].state)
-          next += 1
-        }
-        text = try decode(behind[at..<next].map(\.token))
-      }
-      add(text.isEmpty ? Self.special : text, state)
-      at = next
-    }
-    return made
   }
 
-  private static func isPartial(_ text: String) -> Bool { text.unicodeScalars.contains { $0 == "\u{FFFD}" } }
+  /// The library has no other states than these.
+  private static func state(_ number: Int32) -> State { State(rawValue: Int(number))! }
+}
+
+extension CanvasText: Equatable {
+  public static func == (left: CanvasText, right: CanvasText) -> Bool {
+    left.cells == right.cells && left.step == right.step && left.statistics == right.statistics
+      && left.tokenizer === right.tokenizer
+  }
 }

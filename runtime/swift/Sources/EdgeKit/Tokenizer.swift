@@ -92,6 +92,23 @@ public final class Tokenizer: Sendable {
     }
   }
 
+  /// What a screen shows of cells: bytes of a text, and the parts that they are of.
+  func draw(_ cells: [ek_canvas_cell]) throws(EdgeKitError) -> (text: [UInt8], parts: [ek_canvas_part]) {
+    var parts = [ek_canvas_part](repeating: ek_canvas_part(), count: cells.count)
+    var text = [CChar](repeating: 0, count: 4096)  // enough for most canvases
+    var size: UInt64 = 0
+    var count: Int64 = 0
+    let room = Int64(cells.count)
+    var status = ek_canvas_draw(handle.text, cells, room, &text, UInt64(text.count), &size, &parts, room, &count)
+    if status == EK_BUFFER_TOO_SMALL {
+      let needed = size
+      text = [CChar](repeating: 0, count: Int(needed))
+      status = ek_canvas_draw(handle.text, cells, room, &text, needed, &size, &parts, room, &count)
+    }
+    try EdgeKitError.check(status)
+    return (text.prefix(Int(size)).map { UInt8(bitPattern: $0) }, Array(parts.prefix(Int(count))))
+  }
+
   /// A conversation as the model's chat template writes it, with the opening of the answer behind it: perhaps a system
   /// message, then the user's and the assistant's in turn, the last of them the user's. Throws `invalidState` where the
   /// bundle has no form of its template, `invalidArgument` for another order.

@@ -143,49 +143,4 @@ final class ArrayTests: XCTestCase {
       }
     }
   }
-
-  func testTheCanvasOfAScreen() {
-    func draft(_ step: Int, _ tokens: [Int], _ accepted: [Bool], start: Int = 0) -> Event {
-      .draft(Draft(canvasIndex: 0, step: step, start: start, tokens: tokens, accepted: accepted))
-    }
-    var text = CanvasText()
-    text.fold(draft(1, [9, 5, 9], [false, true, false]))
-    XCTAssertEqual(text.cells.map(\.state), [.draft, .accepted, .draft])
-    text.fold(draft(2, [4, 5, 9], [true, false, false]))
-    XCTAssertEqual(text.cells.map(\.state), [.accepted, .accepted, .draft])
-    text.fold(draft(3, [4, 6, 9], [false, false, false]))
-    XCTAssertEqual(text.cells.map(\.state), [.accepted, .draft, .draft], "a token that changed is a guess again")
-    XCTAssertEqual(text.step, 3)
-    text.fold(.committed(Committed(canvasIndex: 0, start: 0, tokens: [4, 6])))
-    XCTAssertEqual(text.answer, [4, 6])
-    text.fold(draft(1, [7, 8], [true, false], start: 2))
-    XCTAssertEqual(text.cells.map(\.token), [4, 6, 7, 8])
-    XCTAssertEqual(text.cells.map(\.id), [0, 1, 2, 3])
-    XCTAssertEqual(text.cells.map(\.state), [.committed, .committed, .accepted, .draft])
-    text.fold(.committed(Committed(canvasIndex: 1, start: 2, tokens: [7, 1])))
-    text.fold(.done(GenerationStatistics()))
-    XCTAssertEqual(text.answer, [4, 6, 7, 1])
-    XCTAssertEqual(text.statistics, GenerationStatistics())
-  }
-
-  /// Against the plain loops of tests/support/canvas_text.py.
-  func testCanvasesAreDrawnAsRecorded() throws {
-    let recorded: RecordedCanvases = try Fixtures().decode("canvases.json")
-    let bytes = recorded.texts.map { text in text.map { UInt8($0) } }
-    XCTAssertGreaterThan(recorded.answers.count, 100)
-    for (index, answer) in recorded.answers.enumerated() {
-      var canvas = CanvasText()
-      for drawn in answer {
-        canvas.fold(drawn.event.event)
-        XCTAssertEqual(canvas.cells.map(\.token), drawn.tokens, "\(index)")
-        XCTAssertEqual(canvas.cells.map(\.id), Array(drawn.tokens.indices), "\(index)")
-        XCTAssertEqual(canvas.cells.map(\.state.rawValue), drawn.states, "\(index)")
-        let parts = try canvas.parts(mask: 0) { (tokens: [Int]) throws(EdgeKitError) -> String in
-          String(decoding: tokens.flatMap { bytes[$0] }, as: UTF8.self)
-        }
-        XCTAssertEqual(parts.map(\.text), drawn.partTexts, "\(index)")
-        XCTAssertEqual(parts.map(\.state.rawValue), drawn.partStates, "\(index)")
-      }
-    }
-  }
 }

@@ -95,8 +95,13 @@ struct RecordedCanvases: Decodable {
     }
   }
 
-  /// Bytes of tokens.
-  var texts: [[Int]]
+  /// Whose tokenizer it is.
+  var bundle: String
+  /// A text, and its tokens where it goes on behind another one.
+  var text: String
+  var behind: [Int]
+  /// Tokens that have a text.
+  var count: Int
   var answers: [[Drawn]]
 }
 

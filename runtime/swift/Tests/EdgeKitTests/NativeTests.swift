@@ -24,9 +24,9 @@ final class NativeTests: XCTestCase {
   /// Text is that of the tokens, and what a screen shows ends as both; seconds only grow.
   private func checkTextAndRate(_ events: [Event], _ statistics: GenerationStatistics, _ session: Session) throws {
     let tokenizer = try session.tokenizer()
-    var (text, tokens, seconds, canvas) = ("", [Int](), 0.0, CanvasText())
+    var (text, tokens, seconds, canvas) = ("", [Int](), 0.0, CanvasText(tokenizer))
     for event in events {
-      canvas.fold(event)
+      try canvas.fold(event)
       switch event {
       case .text(let part): text += part
       case .committed(let part):
@@ -38,10 +38,65 @@ final class NativeTests: XCTestCase {
     }
     XCTAssertEqual(text, try tokenizer.decode(tokens))
     XCTAssertEqual(canvas.answer, tokens)
-    XCTAssertEqual(try canvas.text(tokenizer), text)
+    XCTAssertEqual(try canvas.text(), text)
     XCTAssertEqual(canvas.statistics, statistics)
     XCTAssertGreaterThanOrEqual(statistics.seconds, seconds)
     XCTAssertEqual(statistics.tokensPerSecond * statistics.seconds, Double(statistics.committedTokens), accuracy: 1e-6)
+  }
+
+  func testTheCanvasOfAScreen() throws {
+    func draft(_ step: Int, _ tokens: [Int], _ accepted: [Bool], start: Int = 0) -> Event {
+      .draft(Draft(canvasIndex: 0, step: step, start: start, tokens: tokens, accepted: accepted))
+    }
+    let recorded: [RecordedCanvases] = try Fixtures().decode("canvases.json")
+    for each in recorded {
+      let tokenizer = try Tokenizer(bundle: each.bundle)
+      var text = CanvasText(tokenizer)
+      try text.fold(draft(1, [9, 5, 9], [false, true, false]))
+      let guess = tokenizer.mask == nil ? CanvasText.State.draft : .kept
+      XCTAssertEqual(text.cells.map(\.state), [guess, .accepted, guess])
+      try text.fold(draft(2, [4, 5, tokenizer.mask ?? 9], [true, false, false]))
+      XCTAssertEqual(text.cells.map(\.state), [.accepted, guess, tokenizer.mask == nil ? .draft : .open])
+      XCTAssertEqual(text.step, 2)
+      try text.fold(.committed(Committed(canvasIndex: 0, start: 0, tokens: [4, 6])))
+      XCTAssertEqual(text.answer, [4, 6])
+      XCTAssertEqual(text.cells.count, tokenizer.mask == nil ? 2 : 3)
+      try text.fold(draft(1, [7, 8], [true, false], start: 2))
+      XCTAssertEqual(text.cells.map(\.token), [4, 6, 7, 8])
+      XCTAssertEqual(text.cells.map(\.id), [0, 1, 2, 3])
+      XCTAssertEqual(text.cells.map(\.state), [.committed, .committed, .accepted, guess])
+      let before = text
+      XCTAssertThrowsError(try text.fold(draft(2, [7], [])))
+      XCTAssertEqual(text, before)
+      try text.fold(.committed(Committed(canvasIndex: 1, start: 2, tokens: [7, 1])))
+      try text.fold(.done(GenerationStatistics()))
+      XCTAssertEqual(text.answer, [4, 6, 7, 1])
+      XCTAssertEqual(text.statistics, GenerationStatistics())
+      XCTAssertNotEqual(text, before)
+    }
+  }
+
+  /// Against the plain loops of tests/support/canvas_text.py.
+  func testCanvasesAreDrawnAsRecorded() throws {
+    let recorded: [RecordedCanvases] = try Fixtures().decode("canvases.json")
+    for each in recorded {
+      let tokenizer = try Tokenizer(bundle: each.bundle)
+      XCTAssertEqual(try tokenizer.count(), each.count)
+      XCTAssertEqual(try tokenizer.encodeBehind(each.text), each.behind)
+      XCTAssertGreaterThan(each.answers.count, 50)
+      for (index, answer) in each.answers.enumerated() {
+        var canvas = CanvasText(tokenizer)
+        for drawn in answer {
+          try canvas.fold(drawn.event.event)
+          XCTAssertEqual(canvas.cells.map(\.token), drawn.tokens, "\(index)")
+          XCTAssertEqual(canvas.cells.map(\.id), Array(drawn.tokens.indices), "\(index)")
+          XCTAssertEqual(canvas.cells.map(\.state.rawValue), drawn.states, "\(index)")
+          let parts = try canvas.parts()
+          XCTAssertEqual(parts.map(\.text), drawn.partTexts, "\(index)")
+          XCTAssertEqual(parts.map(\.state.rawValue), drawn.partStates, "\(index)")
+        }
+      }
+    }
   }
 
   func testTheSameTokensComeOutOfStreamedWeights() async throws {

@@ -2,20 +2,17 @@ package io.edgekit;
 
 import java.util.ArrayList;
 import java.util.Collections;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Objects;
-import java.util.function.Function;
 
 /**
  * An answer while it resolves: final tokens, and behind them the canvas as the last step left it. What a screen draws:
  *
  * <pre>{@code
- * CanvasText canvas = new CanvasText();
+ * CanvasText canvas = new CanvasText(session.tokenizer());
  * session.generate(prompt, settings, cancellation, event -> {
  *   canvas.fold(event);
- *   show(canvas.parts(session.tokenizer()));
+ *   show(canvas.parts());
  * });
  * }</pre>
  *
@@ -25,12 +22,19 @@ import java.util.function.Function;
 public final class CanvasText {
   /** How certain a token is; from the least. */
   public enum State {
+    /** A masked family leaves the place open. */
+    OPEN,
     /** Guessed by the last step. */
     DRAFT,
-    /** Accepted by a step of this canvas; it may still change. */
+    /** Of masked families: accepted before the last step; it may still change. */
+    KEPT,
+    /** Accepted by the last step; it may still change. */
     ACCEPTED,
     /** Final. */
-    COMMITTED
+    COMMITTED;
+
+    /** By the numbers of EK_CELL_. */
+    private static final State[] ALL = values();
   }
 
   /** Stands for a place that is open, as in the terminal ({@code edgekit run --watch}). */
@@ -142,12 +146,27 @@ public final class CanvasText {
     }
   }
 
+  /** Numbers of EK_EVENT_. */
+  private static final int DRAFT = 0, COMMITTED = 1, DONE = 2;
+
+  /** Numbers of a cell: place, token, state. */
+  private static final int MEMBERS = 3;
+
+  private final Tokenizer tokenizer;
+  private long[] folded = {};
   private List<Cell> cells = Collections.emptyList();
   private long step;
   private GenerationStatistics statistics;
 
-  /** Nothing yet. */
-  public CanvasText() {}
+  /**
+   * Makes one with nothing in it yet.
+   *
+   * @param tokenizer of the session; it must be open while this is drawn
+   */
+  public CanvasText(Tokenizer tokenizer) {
+    if (tokenizer == null) throw new NullPointerException("tokenizer is null");
+    this.tokenizer = tokenizer;
+  }
 
   /**
    * Takes the next event.
@@ -157,52 +176,23 @@ public final class CanvasText {
   public void fold(Event event) {
     if (event == null) throw new NullPointerException("event is null");
     if (event instanceof Event.Draft) {
-      draft((Event.Draft) event);
+      Event.Draft draft = (Event.Draft) event;
+      fold(DRAFT, draft.start(), draft.tokens(), draft.accepted());
+      step = draft.step();
     } else if (event instanceof Event.Committed) {
-      commit((Event.Committed) event);
+      Event.Committed part = (Event.Committed) event;
+      fold(COMMITTED, part.start(), part.tokens(), null);
+      step = 0;
+      statistics = part.statistics();
     } else if (event instanceof Event.Done) {
+      fold(DONE, 0, new int[0], null);
       statistics = ((Event.Done) event).statistics();
-      cells = Collections.unmodifiableList(committed());
     }
   }
 
-  private void draft(Event.Draft draft) {
-    step = draft.step();
-    Map<Long, Cell> earlier = new HashMap<>();
-    for (Cell cell : cells) earlier.put(cell.place, cell);
-    List<Cell> made = committed();
-    int committed = made.size();
-    int[] tokens = draft.tokens();
-    for (int offset = 0; offset < tokens.length; ++offset) {
-      long place = draft.start() + offset;
-      if (place < committed) continue;
-      Cell before = earlier.get(place);
-      // Masked families keep what they accepted: the step that did so said it once.
-      boolean kept =
-          step > 1 && before != null && before.state == State.ACCEPTED && before.token == tokens[offset];
-      made.add(new Cell(place, tokens[offset], draft.accepted()[offset] || kept ? State.ACCEPTED : State.DRAFT));
-    }
-    cells = Collections.unmodifiableList(made);
-  }
-
-  private void commit(Event.Committed part) {
-    step = 0;
-    statistics = part.statistics();
-    List<Cell> made = committed();
-    for (int token : part.tokens()) made.add(new Cell(made.size(), token, State.COMMITTED));
-    // A block of a longer answer: what follows it stays on the screen until the next step.
-    for (Cell cell : cells) {
-      if (cell.place >= made.size()) made.add(cell);
-    }
-    cells = Collections.unmodifiableList(made);
-  }
-
-  private List<Cell> committed() {
-    List<Cell> found = new ArrayList<>();
-    for (Cell cell : cells) {
-      if (cell.state == State.COMMITTED) found.add(cell);
-    }
-    return found;
+  private void fold(int kind, long start, int[] tokens, boolean[] accepted) {
+    folded = Native.canvasFold(folded, kind, start, tokens, accepted, tokenizer.mask());
+    cells = null;
   }
 
   /**
@@ -211,6 +201,13 @@ public final class CanvasText {
    * @return by place
    */
   public List<Cell> cells() {
+    if (cells == null) {
+      List<Cell> made = new ArrayList<>();
+      for (int at = 0; at < folded.length; at += MEMBERS) {
+        made.add(new Cell(folded[at], (int) folded[at + 1], State.ALL[(int) folded[at + 2]]));
+      }
+      cells = Collections.unmodifiableList(made);
+    }
     return cells;
   }
 
@@ -220,7 +217,7 @@ public final class CanvasText {
    * @return token ids
    */
   public int[] answer() {
-    return committed().stream().mapToInt(Cell::token).toArray();
+    return cells().stream().filter(cell -> cell.state == State.COMMITTED).mapToInt(Cell::token).toArray();
   }
 
   /**
@@ -242,66 +239,28 @@ public final class CanvasText {
   }
 
   /**
-   * Gives the answer in pieces that are drawn alike.
+   * Gives the answer in pieces that are drawn alike. Tokens read as they do inside of a sentence, with the space in front of
+   * them; those that make a character together are drawn together.
    *
-   * @param tokenizer of the session
-   * @return in order; a place without a text is {@link #OPEN} or {@link #SPECIAL}
+   * @return in order; a place without a text is {@link #OPEN} or {@link #SPECIAL}, with a space between the latter and what is
+   *     beside it
    */
-  public List<Part> parts(Tokenizer tokenizer) {
-    if (tokenizer == null) throw new NullPointerException("tokenizer is null");
-    return parts(tokens -> tokenizer.decode(tokens, true), tokenizer.mask());
+  public List<Part> parts() {
+    byte[][] drawn = tokenizer.draw(folded);
+    byte[] states = drawn[0];
+    List<Part> made = new ArrayList<>();
+    for (int at = 0; at < states.length; ++at) made.add(new Part(Utf8.decode(drawn[at + 1]), State.ALL[states[at]]));
+    return Collections.unmodifiableList(made);
   }
 
   /**
    * Gives the answer as one text, see {@link #parts}.
    *
-   * @param tokenizer of the session
    * @return the text of all parts
    */
-  public String text(Tokenizer tokenizer) {
+  public String text() {
     StringBuilder text = new StringBuilder();
-    for (Part part : parts(tokenizer)) text.append(part.text);
+    for (Part part : parts()) text.append(part.text);
     return text.toString();
-  }
-
-  /** By `decode`, which makes text of tokens, without special ones; `mask` is the token of open places, -1 where none has one. */
-  List<Part> parts(Function<int[], String> decode, int mask) {
-    List<Part> made = new ArrayList<>();
-    int[] answer = answer();
-    add(made, answer.length == 0 ? "" : decode.apply(answer), State.COMMITTED);
-    // One by one: a place that is open, or behind the end, is a special token and has no text.
-    List<String> texts = new ArrayList<>();
-    for (Cell cell : cells.subList(answer.length, cells.size())) {
-      texts.add(cell.token == mask ? OPEN : decode.apply(new int[] {cell.token}));
-    }
-    for (int at = 0, next; at < texts.size(); at = next) {
-      String text = texts.get(at);
-      State state = cells.get(answer.length + at).state;
-      next = at + 1;
-      if (isPartial(text)) {  // of a character that several tokens make: they are drawn together
-        while (next < texts.size() && isPartial(texts.get(next))) ++next;
-        List<Cell> whole = cells.subList(answer.length + at, answer.length + next);
-        text = decode.apply(whole.stream().mapToInt(Cell::token).toArray());
-        for (Cell cell : whole) {
-          if (cell.state.compareTo(state) < 0) state = cell.state;
-        }
-      }
-      add(made, text.isEmpty() ? SPECIAL : text, state);
-    }
-    return Collections.unmodifiableList(made);
-  }
-
-  private static boolean isPartial(String text) {
-    return text.indexOf('\uFFFD') >= 0;
-  }
-
-  private static void add(List<Part> made, String text, State state) {
-    if (text.isEmpty()) return;
-    Part last = made.isEmpty() ? null : made.get(made.size() - 1);
-    if (last == null || last.state != state) {
-      made.add(new Part(text, state));
-    } else {
-      made.set(made.size() - 1, new Part(last.text + text, state));
-    }
   }
 }

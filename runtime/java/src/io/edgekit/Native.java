@@ -56,6 +56,15 @@ final class Native {
   /** Text that has become certain; null tokens end the stream. */
   static native byte[] streamPush(long stream, int[] tokens);
 
+  /**
+   * Cells, and those that are given, are three numbers each: place, token, state. `kind` is a number of EK_EVENT_, `accepted`
+   * null but for drafts, `mask` negative where there is none.
+   */
+  static native long[] canvasFold(long[] cells, int kind, long start, int[] tokens, boolean[] accepted, long mask);
+
+  /** The states of parts, a byte each, and behind them their texts. */
+  static native byte[][] canvasDraw(long text, long[] cells);
+
   /** Members of ek_qnn_options; each may be null. */
   static native void npuLoad(byte[] onnxRuntime, byte[] provider, byte[] backend, byte[] chip, byte[] socModel);
 

@@ -50,6 +50,11 @@ public final class Tokenizer implements AutoCloseable {
     }
   }
 
+  /** See {@link Native#canvasDraw}. */
+  byte[][] draw(long[] cells) {
+    return handle.use(text -> Native.canvasDraw(text, cells));
+  }
+
   /** The token of places that a masked family leaves open; -1 where the family has none. */
   int mask() {
     return mask;
@@ -66,11 +71,6 @@ public final class Tokenizer implements AutoCloseable {
   }
 
   /**
-   * Encodes a text.
-   *
-   * @param text any text
-   * @param addSpecial whether with what the tokenizer puts around a text
-  /**
    * Counts the tokens that have a text.
    *
    * @return their number; the model may know more ids than that
@@ -79,17 +79,17 @@ public final class Tokenizer implements AutoCloseable {
     return handle.use(text -> (int) Native.textCount(text));
   }
 
+  /**
+   * Encodes a text.
+   *
+   * @param text any text
+   * @param addSpecial whether with what the tokenizer puts around a text
    * @return token ids
    */
   public int[] encode(String text, boolean addSpecial) {
     return handle.use(own -> Native.textEncode(own, Utf8.encode(text, "the text"), addSpecial));
   }
 
-  /**
-   * Decodes tokens. Bytes that are no text become U+FFFD.
-   *
-   * @param tokens token ids
-   * @param skipSpecial whether to leave special tokens out
   /**
    * Encodes a text that goes on behind another one, as the next turn of a conversation does: nothing is put in front of it or
    * around it, and no token of it reaches into what is before.
@@ -101,6 +101,11 @@ public final class Tokenizer implements AutoCloseable {
     return handle.use(own -> Native.textEncodeBehind(own, Utf8.encode(text, "the text")));
   }
 
+  /**
+   * Decodes tokens. Bytes that are no text become U+FFFD.
+   *
+   * @param tokens token ids
+   * @param skipSpecial whether to leave special tokens out
    * @return their text
    */
   public String decode(int[] tokens, boolean skipSpecial) {

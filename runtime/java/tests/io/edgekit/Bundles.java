@@ -9,6 +9,12 @@ final class Bundles {
   /** The same without its tokenizer's files. */
   static final String BARE = System.getProperty("bundle.bare");
 
+  /** A tokenizer alone, whose decoder takes the space in front of a text away. */
+  static final String PIECES = System.getProperty("bundle.pieces");
+
+  /** A tokenizer alone, which has bytes for most characters; its masked family's token of open places is 260. */
+  static final String BYTES = System.getProperty("bundle.bytes");
+
   /** Several bundles: one that no session runs, and LLADA. */
   static final String SEVERAL = System.getProperty("bundle.several");
 

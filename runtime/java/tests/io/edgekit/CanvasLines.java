@@ -2,35 +2,32 @@ package io.edgekit;
 
 import io.edgekit.CanvasText.Cell;
 import io.edgekit.CanvasText.Part;
-import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.Arrays;
-import java.util.List;
 import java.util.stream.Collectors;
 
 /**
  * Prints what CanvasText makes of the events of a file after each of them: STEP|PLACE:TOKEN:STATE ...|TEXT:STATE ..., texts in
- * hexadecimal UTF-8. Its first line has the bytes of tokens, each in hexadecimal behind a "="; "new" begins another answer.
+ * hexadecimal UTF-8. BUNDLE FILE; a line "new" begins another answer.
  */
 public final class CanvasLines {
   private CanvasLines() {}
 
   public static void main(String[] arguments) throws Exception {
-    List<String> lines = Files.readAllLines(Paths.get(arguments[0]));
-    byte[][] texts = Arrays.stream(lines.get(0).split(" ")).map(CanvasLines::bytes).toArray(byte[][]::new);
-    CanvasText canvas = null;
-    for (String line : lines.subList(1, lines.size())) {
-      if (line.equals("new")) {
-        canvas = new CanvasText();
-        continue;
+    try (Tokenizer tokenizer = Tokenizer.open(arguments[0])) {
+      CanvasText canvas = null;
+      for (String line : Files.readAllLines(Paths.get(arguments[1]))) {
+        if (line.equals("new")) {
+          canvas = new CanvasText(tokenizer);
+          continue;
+        }
+        canvas.fold(event(line.split(" ")));
+        String cells = canvas.cells().stream().map(CanvasLines::said).collect(Collectors.joining(" "));
+        String parts = canvas.parts().stream().map(CanvasLines::said).collect(Collectors.joining(" "));
+        System.out.println(canvas.step() + "|" + cells + "|" + parts);
       }
-      canvas.fold(event(line.split(" ")));
-      String cells = canvas.cells().stream().map(CanvasLines::said).collect(Collectors.joining(" "));
-      String parts = canvas.parts(tokens -> decoded(texts, tokens), 0).stream().map(CanvasLines::said)
-          .collect(Collectors.joining(" "));
-      System.out.println(canvas.step() + "|" + cells + "|" + parts);
     }
   }
 
@@ -45,12 +42,6 @@ public final class CanvasLines {
     return new Event.Draft(canvas, step, start, tokens, accepted);
   }
 
-  private static String decoded(byte[][] texts, int[] tokens) {
-    ByteArrayOutputStream all = new ByteArrayOutputStream();
-    for (int token : tokens) all.write(texts[token], 0, texts[token].length);
-    return new String(all.toByteArray(), StandardCharsets.UTF_8);
-  }
-
   private static String said(Cell cell) {
     return cell.place() + ":" + cell.token() + ":" + cell.state();
   }
@@ -59,11 +50,5 @@ public final class CanvasLines {
     StringBuilder made = new StringBuilder();
     for (byte each : part.text().getBytes(StandardCharsets.UTF_8)) made.append(String.format("%02x", each));
     return made + ":" + part.state();
-  }
-
-  private static byte[] bytes(String hex) {
-    byte[] made = new byte[(hex.length() - 1) / 2];
-    for (int at = 0; at < made.length; ++at) made[at] = (byte) Integer.parseInt(hex.substring(1 + 2 * at, 3 + 2 * at), 16);
-    return made;
   }
 }

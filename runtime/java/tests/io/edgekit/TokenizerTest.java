@@ -2,6 +2,7 @@ package io.edgekit;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
@@ -50,6 +51,24 @@ public final class TokenizerTest {
       assertEquals(-1, tokenizer.find("no such token"));
       int[] ids = tokenizer.encode("a", false);
       assertEquals(ids[0], tokenizer.find("a"));
+    }
+  }
+
+  @Test
+  public void aTextGoesOnBehindAnotherOne() {
+    try (Tokenizer tokenizer = Tokenizer.open(Bundles.PIECES)) {
+      int[] alone = tokenizer.encode("cat", false);
+      int[] behind = tokenizer.encodeBehind("cat");
+      assertFalse("the tokenizer puts no space in front of a text", Arrays.equals(alone, behind));
+      int[] first = tokenizer.encode("the ", false);
+      int[] both = Arrays.copyOf(first, first.length + behind.length);
+      System.arraycopy(behind, 0, both, first.length, behind.length);
+      assertEquals("the cat", tokenizer.decode(both, false));
+      assertArrayEquals(new int[0], tokenizer.encodeBehind(""));
+      assertThrows(NullPointerException.class, () -> tokenizer.encodeBehind(null));
+      int count = tokenizer.count();
+      assertFalse(tokenizer.decode(new int[] {count - 1}, false).isEmpty());
+      assertEquals("", tokenizer.decode(new int[] {count}, false));
     }
   }
 

@@ -5,7 +5,6 @@ import SwiftUI
 /// this application.
 struct CanvasView: View {
   let canvas: CanvasText
-  let tokenizer: Tokenizer?
 
   var body: some View {
     Text(styled)
@@ -16,18 +15,13 @@ struct CanvasView: View {
 
   private var styled: AttributedString {
     var text = AttributedString()
-    for part in parts {
+    for part in (try? canvas.parts()) ?? [] {
       var piece = AttributedString(part.text)
-      if part.state != .committed {
-        piece.foregroundColor = part.state == .accepted ? Color.secondary : Color.gray.opacity(0.4)
+      if part.state < .committed {
+        piece.foregroundColor = part.state < .kept ? Color.gray.opacity(0.4) : Color.secondary
       }
       text += piece
     }
     return text
-  }
-
-  private var parts: [CanvasText.Part] {
-    guard let tokenizer else { return [] }
-    return (try? canvas.parts(tokenizer)) ?? []
   }
 }

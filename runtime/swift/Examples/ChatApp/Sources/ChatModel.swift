@@ -23,8 +23,7 @@ final class ChatModel {
   private(set) var turns: [Message] = []
   /// The question that is being answered, and how far its answer has resolved.
   private(set) var question: String?
-  private(set) var canvas = CanvasText()
-  private(set) var tokenizer: Tokenizer?
+  private(set) var canvas: CanvasText?
   /// Of the last answer, encoding of its prompt included.
   private(set) var tokensPerSecond: Double?
   /// The report of the last measurement.
@@ -79,19 +78,20 @@ final class ChatModel {
   func ask(_ question: String, budget: Budget) {
     begin(.answering) {
       self.question = question
-      self.canvas = CanvasText()
+      self.canvas = nil
       self.tokensPerSecond = nil
       defer { self.question = nil }
       let session = try await self.opened(budget)
       let tokenizer = try session.tokenizer()
-      self.tokenizer = tokenizer
+      var canvas = CanvasText(tokenizer)
       let prompt = try tokenizer.prompt(self.turns + [Message(.user, question)])
       var text = ""
       defer { self.keep(question, text) }
       for try await event in session.generate(prompt) {
-        self.canvas.fold(event)
+        try canvas.fold(event)
+        self.canvas = canvas
         if case .text(let part) = event { text += part }
-        self.tokensPerSecond = self.canvas.statistics?.tokensPerSecond
+        self.tokensPerSecond = canvas.statistics?.tokensPerSecond
       }
     }
   }
@@ -154,7 +154,7 @@ final class ChatModel {
   /// An answer that was stopped is kept as far as it is final; one that has nothing is no turn.
   private func keep(_ question: String, _ text: String) {
     if !text.isEmpty { turns += [Message(.user, question), Message(.assistant, text)] }
-    canvas = CanvasText()
+    canvas = nil
   }
 
   private func opened(_ budget: Budget) async throws -> Session {

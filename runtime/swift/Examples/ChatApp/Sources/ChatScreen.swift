@@ -49,7 +49,7 @@ struct ChatScreen: View {
         }
         if let asked = model.question {
           Text(asked).fontWeight(.bold)
-          CanvasView(canvas: model.canvas, tokenizer: model.tokenizer)
+          if let canvas = model.canvas { CanvasView(canvas: canvas) }
         }
       }
       .frame(maxWidth: .infinity, alignment: .leading)
@@ -99,7 +99,9 @@ struct ChatScreen: View {
     switch model.work {
     case .none: return model.hasBundle ? "Ready" : "No bundle is here yet"
     case .fetching: return "\(model.hereBytes / 1_000_000) of \(model.totalBytes / 1_000_000) MB are here"
-    case .answering: return model.canvas.step > 0 ? "Step \(model.canvas.step) of this canvas" : "Reading weights and prompt"
+    case .answering:
+      let step = model.canvas?.step ?? 0
+      return step > 0 ? "Step \(step) of this canvas" : "Reading weights and prompt"
     case .measuring: return "Measuring: leave the device alone for a while"
     }
   }

@@ -21,8 +21,8 @@ class ChatText(private val acceptedColor: Int, private val draftColor: Int) {
     for (part in state.canvas) {
       when (part.state()) {
         CanvasText.State.COMMITTED -> text.append(part.text())
-        CanvasText.State.ACCEPTED -> styled(text, part.text(), ForegroundColorSpan(acceptedColor))
-        CanvasText.State.DRAFT -> styled(text, part.text(), ForegroundColorSpan(draftColor))
+        CanvasText.State.KEPT, CanvasText.State.ACCEPTED -> styled(text, part.text(), ForegroundColorSpan(acceptedColor))
+        CanvasText.State.OPEN, CanvasText.State.DRAFT -> styled(text, part.text(), ForegroundColorSpan(draftColor))
       }
     }
     return text

@@ -97,11 +97,11 @@ class ChatModel(private val folder: File, private val report: File, private val 
       val own = opened(budget)
       val conversation = shown.value.turns + Message.user(question)
       fitting(GenerationSettings(), MOST_TOKENS) { settings ->
-        val canvas = CanvasText()
+        val canvas = CanvasText(own.tokenizer())
         own.events(conversation, settings).collect { event ->
           if (event is Event.Text) text.append(event.text())
           canvas.fold(event)
-          val parts = canvas.parts(own.tokenizer())
+          val parts = canvas.parts()
           shown.update { it.copy(canvas = parts, step = canvas.step(), tokensPerSecond = canvas.statistics()?.tokensPerSecond()) }
         }
       }
