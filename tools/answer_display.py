@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator
 
 
+#: Of Ctrl-C while something is computed that cannot be left.
+STOPPING = "stops after this pass; Ctrl-C again ends edgekit"
+
+
 def where(draft: Draft, unit: str) -> str:
     """`canvas 2/4, step 7/48`, where `unit` is "canvas" or "block"."""
     of = f"{unit} {draft.canvas + 1}/{draft.canvases}, " if draft.canvases > 1 else ""
@@ -33,6 +37,9 @@ class Display(Protocol):
     def text(self, ids: tuple[int, ...], piece: str) -> None:
         """Tokens are final, and `piece` is the text that became certain."""
 
+    def stopping(self) -> None:
+        """Ctrl-C waits for what is being computed. Called by another thread."""
+
     def __enter__(self) -> Display: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -44,6 +51,7 @@ class Silent:
 
     def draft(self, draft: Draft) -> None: ...
     def text(self, ids: tuple[int, ...], piece: str) -> None: ...
+    def stopping(self) -> None: ...
 
     def __enter__(self) -> Silent:
         return self
@@ -70,6 +78,9 @@ class Streamed:
             self._status.write(piece)
             self._line_is_open = not piece.endswith("\n")
 
+    def stopping(self) -> None:
+        self._status.show(STOPPING, now=True)
+
     def __enter__(self) -> Streamed:
         self._status.show("opening the model", now=True)
         return self
@@ -82,15 +93,16 @@ class Streamed:
             self._status.write("\n")
 
 
-def answer(events: Iterator[Event], display: Display) -> Answer:
+def answer(events: Iterator[Event], display: Display, *, patient: bool = False) -> Answer:
     """The answer at the end of a generation, every event of which is shown on the display. The generation is
-    over when the display is left, however that comes about. Raises EdgekitError.
+    over when the display is left, however that comes about. A Ctrl-C that comes while a pass is computed soon
+    ends the process; if `patient`, only the second one does. Raises EdgekitError.
     """
     from edgekit.runtime.api import Committed, Draft
 
     text = ""
     with (
-        ending_if_stuck(),
+        ending_if_stuck(first=display.stopping if patient else None),
         display as shown,
         Interrupts() as interrupts,
         closing(events),  # type: ignore[type-var]

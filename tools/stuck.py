@@ -38,10 +38,11 @@ def restored(restore: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def ending_if_stuck(hint: str = "") -> Iterator[None]:
+def ending_if_stuck(hint: str = "", first: Callable[[], None] | None = None) -> Iterator[None]:
     """Inside the block a Ctrl-C that the main thread does not notice in time ends the process, with the
     terminal as it was, one line and the exit code of an interrupt. The line ends in `hint`, what can be done
-    with what was made so far. Where somebody else handles signals nothing changes.
+    with what was made so far. With `first`, which says so, the first such Ctrl-C waits until the main thread
+    notices it, and the next one ends the process. Where somebody else handles signals nothing changes.
 
     A library that holds the interpreter lock meanwhile cannot be ended so.
     """
@@ -66,7 +67,7 @@ def ending_if_stuck(hint: str = "") -> Iterator[None]:
 
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, noticing)
-    watcher = threading.Thread(target=_watch, args=(channel, hint), name="edgekit Ctrl-C", daemon=True)
+    watcher = threading.Thread(target=_watch, args=(channel, hint, first), name="edgekit Ctrl-C", daemon=True)
     watcher.start()
     _active = True
     try:
@@ -116,7 +117,7 @@ class _Channel:
         return self._left.is_set()
 
 
-def _watch(channel: _Channel, hint: str) -> None:
+def _watch(channel: _Channel, hint: str, first: Callable[[], None] | None) -> None:
     """Reads the number of every signal that comes, until the block has been left."""
     noticed = interrupts.noticed
     while numbers := channel.numbers():
@@ -125,7 +126,12 @@ def _watch(channel: _Channel, hint: str) -> None:
         end = time.monotonic() + PATIENCE_S
         while interrupts.noticed == noticed and not channel.is_left():
             if time.monotonic() > end:
-                _end(hint)
+                if first is None:
+                    _end(hint)
+                with suppress(Exception):
+                    first()
+                first = None
+                break
             time.sleep(_POLL_S)
         # Several that come at once may be noticed as one.
         while channel.is_ready() and channel.numbers():

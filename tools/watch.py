@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edgekit.flashload.sizes import size
 from edgekit.runtime.tokenizer.canvas_text import SPECIAL, CanvasText, State
-from edgekit.tools.answer_display import where
+from edgekit.tools.answer_display import STOPPING, where
 from edgekit.tools.console import console
 from edgekit.tools.echo import echo_off
 from edgekit.tools.terminal_text import visible
@@ -56,6 +56,10 @@ class Canvas:
         self._status = f"{where(draft, self._unit)} · {100 * settled / len(draft.ids):.0f}% accepted"
         if draft.bytes_read:
             self._status += f" · {size(draft.bytes_read)} read"
+
+    def say(self, status: str) -> None:
+        """Show a status until the next step."""
+        self._status = status
 
     def commit(self, ids: Sequence[int]) -> None:
         """Tokens are final."""
@@ -118,6 +122,10 @@ class Watch:
 
     def text(self, ids: Sequence[int], piece: str) -> None:
         self._canvas.commit(ids)
+        self._draw(now=True)
+
+    def stopping(self) -> None:
+        self._canvas.say(STOPPING)
         self._draw(now=True)
 
     def _draw(self, now: bool = False) -> None:

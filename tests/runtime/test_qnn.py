@@ -32,6 +32,7 @@ from support.qnn_bundles import (
     random_bundle,
 )
 from support.qnn_chips import name_of, number_in
+from support.qnn_matrix import SQUARE
 from support.signal_to_noise import decibels
 
 from edgekit.export import ops
@@ -81,6 +82,13 @@ def test_layers_equal_the_reference_with_the_same_codes(tmp_path: Path, family: 
     assert count == (8 if model.architecture.causal_prefix else 2)
     matrices = {s.name for s in model.architecture.layers[0].weights if s.role != "float"}
     assert {f"layers.{i}.{name}" for i in range(2) for name in matrices} == set(used)
+
+
+def test_a_product_of_as_many_rows_as_columns(tmp_path: Path) -> None:
+    bundle, model = random_bundle(tmp_path, "llada", "mixed4", **SQUARE)
+    programs = QnnPrograms(bundle)
+    with coded_activations(programs, model):
+        check_layers(programs, model, 1, LEAST)
 
 
 @pytest.fixture(scope="module")

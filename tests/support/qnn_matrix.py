@@ -21,18 +21,24 @@ from support.package_bundles import layer_results, layer_values
 from support.qnn_bundles import QnnPrograms, coded_activations, random_bundle
 from support.signal_to_noise import decibels
 
-#: Families that are dense, and "odd": seven heads that share their keys and values.
-DENSE = ("llada", "dream", *(family for family in FAMILIES if family != "sdar_moe"), "odd")
-ODD: dict[str, Any] = {
-    "num_hidden_layers": 2, "num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 224,
-    "vocab_size": 391,
+#: One head of keys and values that is as wide as a text of 24 tokens is long.
+SQUARE: dict[str, Any] = {"n_kv_heads": 1, "d_model": 96}
+#: By name a family and its sizes.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "odd": ("dream", {
+        "num_hidden_layers": 2, "num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 224,
+        "vocab_size": 391,
+    }),
+    "square": ("llada", SQUARE),
 }  # fmt: skip
+#: Families that are dense, and shapes that they may have.
+DENSE = ("llada", "dream", *(family for family in FAMILIES if family != "sdar_moe"), *SHAPES)
 PRESETS = "mixed4", "int4", "int8"
 
 
 def fewest(folder: Path, family: str, preset: str) -> dict[str, tuple[float, float]]:
     """The fewest decibels by output, with codes of activations in the reference and without."""
-    name, sizes = ("dream", ODD) if family == "odd" else (family, {})
+    name, sizes = SHAPES.get(family, (family, {}))
     bundle, model = random_bundle(folder, name, preset, **sizes)
     programs, rng, found = QnnPrograms(bundle), np.random.default_rng(1), dict[str, tuple[float, float]]()
     for package, entry in programs.entries.items():

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+#: What stands before the cursor once the chat's editor waits for a line.
+PROMPT = "> \x1b[0m"
 
 
 class Terminal:

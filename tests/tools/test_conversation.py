@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.terminal import CTRL_C, CTRL_D, UP, Terminal
+from support.terminal import CTRL_C, CTRL_D, PROMPT, UP, Terminal
 
 import edgekit
 from edgekit.export.checkpoint.hub import SHIPPED_MODELS
@@ -26,8 +26,6 @@ from edgekit.tools.conversation import COMMANDS
 from edgekit.tools.line_input import history_file
 from edgekit.tools.transcript import Transcripts
 
-#: What stands before the cursor once the editor waits for a line.
-PROMPT = "> \x1b[0m"
 SUM, WORDS = "What is 23 + 45?", "Repeat: red cat 42"
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.terminal import CTRL_C, PROMPT, Terminal
 
 #: A denoising pass that computes for minutes without the interpreter lock, as the engines do.
 STUCK = """
@@ -51,6 +52,24 @@ with stuck.ending_if_stuck():
 ask()
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
+
+
+#: One pass that computes for a while without the interpreter lock, once a file is there.
+LONG = """
+import hashlib, os
+from edgekit.runtime.session import Session
+from edgekit.tools import stuck
+stuck.PATIENCE_S = 0.3
+denoise = Session.denoise
+def computes_long(self, *given, **named):
+    if os.path.exists(MARK):
+        os.remove(MARK)
+        hashlib.pbkdf2_hmac("sha256", b"x", b"x", ROUNDS)
+    return denoise(self, *given, **named)
+Session.denoise = computes_long
+"""
+#: Rounds for some seconds, and for minutes.
+SECONDS, MINUTES = 2**23, 2**31 - 1
 
 
 def begun(mark: Path) -> None:
@@ -105,6 +124,34 @@ def test_the_terminal_is_as_before(words: list[str], native_bundle: Path, tmp_pa
     assert text.endswith("\r\nedgekit: interrupted\r\n")
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
     assert text.rfind("\x1b[?7h") > text.rfind("\x1b[?7l")
+
+
+@pytest.mark.parametrize("rounds", [SECONDS, MINUTES])
+def test_a_conversation_outlives_ctrl_c_in_a_long_pass(
+    rounds: int, native_bundle: Path, tmp_path: Path
+) -> None:
+    mark, patch = tmp_path / "mark", tmp_path / "sitecustomize.py"
+    patch.write_text(LONG.replace("MARK", repr(str(mark))).replace("ROUNDS", str(rounds)))
+    with Terminal("chat", native_bundle, PYTHONPATH=str(tmp_path)) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.press("one\n")
+        terminal.wait_for(PROMPT)
+        mark.touch()
+        terminal.press("two\n")
+        terminal.wait_for("reading")
+        while mark.exists():
+            time.sleep(0.02)
+        terminal.press(CTRL_C)
+        terminal.wait_for("stops after this pass; Ctrl-C again ends")
+        if rounds == SECONDS:
+            terminal.wait_for("stopped: this turn is taken back")
+            terminal.wait_for(PROMPT)
+            terminal.press("/stats\n")
+            terminal.wait_for("last answer: ")
+            return
+        terminal.press(CTRL_C)
+        assert terminal.exit_code() == 130
+        assert terminal.received.endswith("\r\nedgekit: interrupted\r\n") and terminal.echoes
 
 
 def test_what_is_noticed_ends_nothing() -> None:

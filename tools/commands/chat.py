@@ -97,7 +97,7 @@ class _Talk:
 
     def __init__(self, conversation: Conversation, generator: Generator, request: Request) -> None:
         self._conversation, self._generator, self._request = conversation, generator, request
-        self._watch = False
+        self._watch = self._patient = False
 
     def from_pipe(self) -> None:
         """Exit code 2 if a line was refused; the others have had their turns."""
@@ -121,7 +121,7 @@ class _Talk:
         from edgekit.tools.conversation import Quit
         from edgekit.tools.line_input import Editor
 
-        self._watch = on_terminal(sys.stderr)
+        self._watch, self._patient = on_terminal(sys.stderr), True  # or it would end with all turns
         editor = Editor(self._conversation.completions)
         interrupted = False
         while True:
@@ -179,7 +179,7 @@ class _Talk:
         conversation = self._conversation
         display = display_for(self._generator, conversation.settings, watch=self._watch)
         with quoting(self._request.memory):
-            found = answer(conversation.ask(prompt), display)
+            found = answer(conversation.ask(prompt), display, patient=self._patient)
         if self._watch or not found.text:
             # The canvas is gone from the screen; and a pipe gets a line for every answer.
             write_text(found.text)

@@ -64,13 +64,12 @@ def _attention(
     # Of what all providers have: GroupQueryAttention without a causal mask is new, Attention a processor's.
     keys = k if prefix_k is None else torch.cat((prefix_k, k), 2)
     values = v if prefix_v is None else torch.cat((prefix_v, v), 2)
-    batch, heads, t, width = q.shape
-    kv = keys.shape[1]
-    grouped = q.reshape(batch, kv, heads // kv, t, width) * scale
-    scores = grouped @ keys.transpose(-1, -2)[:, :, None]
+    # Of four dimensions: of five, Qualcomm's product of one head with as many rows as columns is wrong.
+    keys, values = keys.flatten(0, 1)[:, None], values.flatten(0, 1)[:, None]
+    scores = q.reshape(keys.shape[0], -1, *q.shape[2:]) * scale @ keys.transpose(-1, -2)
     if mask is not None:
         scores = scores + mask
-    return (torch.softmax(scores, -1) @ values[:, :, None]).reshape(q.shape)
+    return (torch.softmax(scores, -1) @ values).reshape(q.shape)
 
 
 def _gated_act(gate: Tensor, up: Tensor, kind: str) -> Tensor:
