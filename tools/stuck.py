@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from edgekit.tools import interrupts
 from edgekit.tools.interrupts import INTERRUPTED, said
@@ -140,7 +141,7 @@ def _watch(channel: _Channel, hint: str, first: Callable[[], None] | None) -> No
     channel.close()
 
 
-def _end(hint: str) -> None:
+def _end(hint: str) -> NoReturn:
     for restore in reversed(_restorers):
         with suppress(Exception):
             restore()
