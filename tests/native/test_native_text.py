@@ -393,7 +393,17 @@ def test_characters_are_of_the_kinds_that_the_library_knows() -> None:
         r"\p{Cn}",
         r"\s",
         r"\w",
+        r"\W",
         r"\d",
+        # Within a set Oniguruma has other raised digits and fractions of Latin-1.
+        r"[\w]",
+        r"[\W]",
+        r"[^\w]",
+        r"[\w\s]",
+        r"[^\W\d]",
+        r"[[\w]&&[^a]]",
+        r"[\s]",
+        r"[\d]",
     ):
         oracle = Tokenizer(BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True))
         oracle.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?:{pattern})+"), "isolated")
@@ -505,6 +515,10 @@ def around(count: int) -> dict[str, Any]:
         (with_expression("a{2,3}+"), UnsupportedBundle, "gives nothing back"),
         (with_expression(r"(?i:ss)"), UnsupportedBundle, "in another case"),
         (with_expression(r"\p{Greek}"), UnsupportedBundle, "a property"),
+        (with_expression(r"\p{Word}"), UnsupportedBundle, "a property"),
+        (with_expression(r"a\b"), UnsupportedBundle, "an escape"),
+        (with_expression(r"a\B"), UnsupportedBundle, "an escape"),
+        (with_expression("[[:word:]]"), UnsupportedBundle, "a set of this kind"),
         (with_expression("[a"), UnsupportedBundle, "a set without an end"),
         (with_expression("(?:" * 99 + "a" + ")" * 99), UnsupportedBundle, "larger than any"),
         (with_expression("(?:(?:a{999}){999}){999}"), UnsupportedBundle, "larger than any"),

@@ -55,13 +55,15 @@ CodePoints CodePoints::space() {
 
 CodePoints CodePoints::digit() { return of_categories({"Nd"}); }
 
-CodePoints CodePoints::word() {
+CodePoints CodePoints::word(bool in_set) {
   CodePoints found = of_categories({"L", "M", "Nd", "Nl", "Pc"});
-  // Letters in circles and squares, and of Latin-1 raised digits and fractions.
-  constexpr CodePoints::Range kOthers[] = {{0x24B6, 0x24E9},   {0x1F130, 0x1F149}, {0x1F150, 0x1F169},
-                                           {0x1F170, 0x1F189}, {0xB2, 0xB3},       {0xB9, 0xB9},
-                                           {0xBC, 0xBE}};
+  // Letters in circles and squares.
+  constexpr CodePoints::Range kOthers[] = {{0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+  // Of Latin-1 raised digits and fractions: Oniguruma asks another table there where no set is.
+  constexpr CodePoints::Range kLatin1[] = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}};
   for (const CodePoints::Range &range : kOthers) found.add(of(range.first, range.last));
+  if (in_set) return found;
+  for (const CodePoints::Range &range : kLatin1) found.add(of(range.first, range.last));
   return found;
 }
 

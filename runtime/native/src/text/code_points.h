@@ -19,10 +19,10 @@ class CodePoints {
 
   // Characters whose category begins with `name`: L, Lu. False for a name that no category has.
   static bool find_category(std::string_view name, CodePoints &found);
-  // \s, \d and \w, as Oniguruma has them.
+  // \s, \d and \w, as Oniguruma has them. A \w that stands in a set, [\w], lacks raised digits and fractions of Latin-1.
   static CodePoints space();
   static CodePoints digit();
-  static CodePoints word();
+  static CodePoints word(bool in_set);
 
   void add(const CodePoints &others);
   CodePoints inverse() const;

@@ -149,7 +149,7 @@ class ExpressionCompiler {
     if (peek() == '(') unsupported("a group of this kind", begin);
     if (accept("[")) return set_node(bracket(depth));
     if (accept(".")) return set_node(CodePoints::of('\n', '\n').inverse());
-    if (peek() == '\\') return set_node(escape());
+    if (peek() == '\\') return set_node(escape(false));
     if (std::string_view("*+?{^$").find(peek()) != std::string_view::npos) unsupported("a sign", begin);
     return set_node(either_case(next_code_point(pattern_, at_)));
   }
@@ -177,7 +177,7 @@ class ExpressionCompiler {
     return found;
   }
 
-  CodePoints escape() {
+  CodePoints escape(bool in_set) {
     const std::size_t begin = at_;
     ++at_;
     if (!more()) unsupported("a backslash without a character", begin);
@@ -192,9 +192,9 @@ class ExpressionCompiler {
       case 'D':
         return CodePoints::digit().inverse();
       case 'w':
-        return CodePoints::word();
+        return CodePoints::word(in_set);
       case 'W':
-        return CodePoints::word().inverse();
+        return CodePoints::word(in_set).inverse();
       case 'n':
         return CodePoints::of('\n', '\n');
       case 'r':
@@ -302,7 +302,7 @@ class ExpressionCompiler {
   CodePoints member(std::optional<std::uint32_t> &single) {
     if (!more()) unsupported("a set without an end", at_);
     if (peek() == '\\') {
-      const CodePoints found = escape();
+      const CodePoints found = escape(true);
       if (found.ranges().size() == 1 && found.ranges()[0].first == found.ranges()[0].last) {
         single = found.ranges()[0].first;
       }
