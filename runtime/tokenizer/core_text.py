@@ -141,7 +141,7 @@ class CoreText(_Held):
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The text of a conversation, with the opening of the answer behind it. Raises InvalidRequest for an
-        order of roles that the form does not have.
+        order of roles that the form does not have, and for a content with a text that it refuses.
         """
         texts = [(each["role"].encode(), each["content"].encode()) for each in messages]
         given = (_Message * len(texts))(*(_Message(role, text, len(text)) for role, text in texts))

@@ -193,6 +193,19 @@ class Tokenizer:
             message = f"{self.where}: chat template {name!r} fails: {type(error).__name__}: {one_line(error)}"
             raise ChatTemplateError(message) from error
 
+    def template_constants(self, template: str | None = None) -> tuple[list[str], list[int]]:
+        """Texts and whole numbers that stand in the expressions of a chat template, each once. Raises
+        ChatTemplateError.
+        """
+        from jinja2 import nodes
+
+        name = self._template_name(template, False)
+        self._compiled(name)
+        tree = self._environment.parse(self.chat_templates[name])
+        found = [node.value for node in tree.find_all(nodes.Const)]
+        texts = dict.fromkeys(value for value in found if isinstance(value, str))
+        return list(texts), sorted({value for value in found if type(value) is int})
+
     def chat_turn(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -20,6 +20,13 @@ TINY = "tiny-gemma", "tiny-llada", "tiny-block"
 SAID = "message['content']"
 TURN = "{{ '<' + message['role'] + '>' + " + SAID + " + '</>' }}"
 ANSWER = "{% if add_generation_prompt %}<assistant>{% endif %}"
+
+
+#: ChatML that does something else with what is said.
+def with_said(said: str, begin: str = "{% for message in messages %}") -> str:
+    return begin + TURN.replace(SAID, f"({said})") + "{% endfor %}" + ANSWER
+
+
 #: As published models write them, by what is special about each.
 TEMPLATES = {
     "chatml": "{% for message in messages %}" + TURN + "{% endfor %}" + ANSWER,
@@ -60,9 +67,65 @@ NONE = {
         "refuses a user's question: ",
     ),
     "the last turn alone": (TURN.replace("message", "messages[-1]"), "leaves out or repeats"),
+    "long texts are cut off": (with_said(f"{SAID}[:200]"), "does more than to put texts"),
+    "very long texts are cut off": (with_said(f"{SAID}[:5000]"), "does more than to put texts"),
+    "tabs are replaced": (with_said(SAID + r".replace('\t', '    ')"), "does more than to put texts"),
+    "line ends are replaced": (with_said(SAID + r".replace('\r\n', '\n')"), "does more than to put texts"),
+    "a word is another one": (with_said(f"{SAID}.replace('user', 'you')"), "does more than to put texts"),
+    "earlier turns are left out": (
+        with_said(SAID, "{% for message in messages[-8:] %}"), "does more than to put texts",
+    ),
+    "many turns are too many": (
+        with_said(SAID, "{% for message in messages[-40:] %}"), "does more than to put texts",
+    ),
+    "thoughts are marked": (
+        with_said(f"{SAID}.replace('</think>', '</thought>')"), "does more than to put texts",
+    ),
+    "many marks": (
+        with_said(SAID + "".join(f".replace('<{n}>', '')" for n in range(100, 110))), "does more than to put",
+    ),
+    "very many marks": (
+        "{% set marks = " + str([f"<{n}>" for n in range(300)]) + " %}" + TEMPLATES["chatml"],
+        "written with more than 256 texts",
+    ),
     "long texts are refused": (
         "{% if messages|length > 6 %}{{ raise_exception('too long') }}{% endif %}" + TEMPLATES["chatml"],
         "refuses a conversation: ",
+    ),
+}  # fmt: skip
+
+
+#: Templates that treat a mark in a content in their own way, and what the form refuses, by role.
+REFUSING = {
+    "a picture": (
+        with_said(f"{SAID}.replace('<image>', '[img]')"),
+        [("user", "<image>"), ("assistant", "<image>"), ("system", "<image>")],
+    ),
+    "a switch": (
+        TEMPLATES["chatml"] + "{% if '/no_think' in messages[-1].content %}<think>{% endif %}",
+        [("user", "/no_think")],
+    ),
+    "an answer's part": (
+        with_said(f"{SAID}.split('<answer>')[-1] if message.role == 'assistant' else {SAID}"),
+        [("assistant", "<answer>")],
+    ),
+    "a tool's answer": (
+        with_said(f"'tool' if {SAID}.startswith('<tool>') and {SAID}.endswith('</tool>') else {SAID}"),
+        [("user", "<tool>"), ("assistant", "<tool>"), ("system", "<tool>")],
+    ),
+    "a tool's answer is no question": (  # as Qwen3 does it
+        "{% set asked = namespace(last=-1) %}{% for message in messages %}{% if message.role == 'user' "
+        f"and not ({SAID}.startswith('<tool>') and {SAID}.endswith('</tool>')) %}}"
+        "{% set asked.last = loop.index0 %}{% endif %}{% endfor %}"
+        + with_said(
+            f"{SAID}.split('</think>')[-1].lstrip('\n') if '</think>' in {SAID} and "
+            f"message.role == 'assistant' and loop.index0 < asked.last else {SAID}"
+        ),
+        [("user", "<tool>")],
+    ),
+    "a token is left out": (
+        with_said(f"{SAID}.replace(eos_token, '')"),
+        [("user", "<eos>"), ("assistant", "<eos>"), ("system", "<eos>")],
     ),
 }  # fmt: skip
 
@@ -121,6 +184,34 @@ def test_templates_that_do_more_are_none(name: str, tmp_path: Path) -> None:
     with pytest.raises(NoChatForm, match=why) as caught:
         chat_form(with_template(tmp_path, template), tokenizer_json())
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_contents_that_a_template_treats_in_its_own_way_are_refused(name: str, tmp_path: Path) -> None:
+    template, refused = REFUSING[name]
+    tokenizer = with_template(tmp_path, template)
+    form = chat_form(tokenizer, tokenizer_json())
+    assert {(each["role"], each["text"]) for each in json.loads(form)["refused"]} == set(refused)
+    with CoreText(tokenizer_json()) as core:
+        core.set_chat_form(form)
+        for chat in (*CHATS, said("a", "b", "c", system="\n d")):
+            assert core.chat(chat) == tokenizer.render_chat(chat)
+        for role, mark in refused:
+            chat = said("a", "b", "c", system="d")
+            place = {"system": 0, "assistant": 2, "user": 3}[role]
+            chat[place]["content"] += f"x{mark}y"
+            with pytest.raises(InvalidRequest, match=f"message {place} has '{mark}' in it") as caught:
+                core.chat(chat)
+            assert "\n" not in str(caught.value)
+
+
+def test_a_form_without_refused_texts_is_read_as_before() -> None:
+    tokenizer = Tokenizer(Path(str(files("edgekit.tools") / "tiny" / "tiny-gemma")))
+    form = json.loads(chat_form(tokenizer, tokenizer_json()))
+    assert form.pop("refused") == []
+    with CoreText(tokenizer_json()) as core:
+        core.set_chat_form(json.dumps(form | {"version": 1}).encode())
+        assert core.chat(CHATS[1]) == tokenizer.render_chat(CHATS[1])
 
 
 def test_a_tokenizer_without_a_template_has_none(tmp_path: Path) -> None:
@@ -196,7 +287,7 @@ def test_what_is_no_form_is_one_line() -> None:
         for table, error, why in (
             ("{", MalformedFile, "chat.json"),
             ("[]", MalformedFile, "an object"),
-            (json.dumps(whole | {"version": 2}), UnsupportedBundle, "version 2"),
+            (json.dumps(whole | {"version": 3}), UnsupportedBundle, "version 3"),
             *((json.dumps({k: v for k, v in whole.items() if k != name}), MalformedFile, name)
               for name in whole),
             *((json.dumps(whole | {name: 5.5}), MalformedFile, "chat.json") for name in whole),
@@ -204,6 +295,9 @@ def test_what_is_no_form_is_one_line() -> None:
             *((json.dumps(whole | {name: "\ud800"}), MalformedFile, "half a surrogate pair")
               for name in ("begin", "reply", "next", "answer", "thought")),
             (json.dumps(whole | {"thought": "x" * 4097}), UnsupportedBundle, "4097 bytes in line 1"),
+            (json.dumps(whole | {"refused": [{"role": "user", "text": ""}]}), MalformedFile, "an empty text"),
+            (json.dumps(whole | {"refused": [{"role": "user"}]}), MalformedFile, "text"),
+            (json.dumps(whole | {"refused": [{"role": "user", "text": "x"}] * 65}), MalformedFile, "than 64"),
         ):  # fmt: skip
             with pytest.raises(error, match=why):
                 core.set_chat_form(table.encode())

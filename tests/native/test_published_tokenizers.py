@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgekit.export.chat_form import NoChatForm, chat_form
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.tokenizer import Tokenizer
 from edgekit.runtime.tokenizer.core_text import CoreText
 from edgekit.tools.bench.text import compare
@@ -49,3 +50,7 @@ def test_conversations_have_the_templates_ids(folder: Path) -> None:
             for messages in (chat, [{"role": "system", "content": "Be brief."}, *chat]):
                 ids = core.encode(core.chat(messages), add_special=False)
                 assert ids == tokenizer.chat(messages), messages
+        if folder.name == "qwen3":  # then the thought of an earlier answer stays
+            answered = [*chat[:2], {"role": "user", "content": "<tool_response>\n5\n</tool_response>"}]
+            with pytest.raises(InvalidRequest, match="message 2 has '<tool_response>' in it"):
+                core.chat(answered)

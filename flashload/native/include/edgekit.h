@@ -1164,8 +1164,9 @@ typedef struct ek_text_message {
 
 /* The text of a conversation as the model's chat template writes it, with the opening of the answer behind it, to be given to
  * ek_text_encode without what the tokenizer puts around a text: perhaps a system message, then the user's and the
- * assistant's in turn, the last of them the user's. EK_INVALID_ARGUMENT for another order, EK_INVALID_STATE where nothing is
- * known of the model's template, EK_BUFFER_TOO_SMALL; sizes are as in ek_text_decode. */
+ * assistant's in turn, the last of them the user's. EK_INVALID_ARGUMENT for another order, and for a content that has a text
+ * in it which the template treats in a way of its own, as Qwen3's does <tool_response>; EK_INVALID_STATE where nothing is known
+ * of the model's template, EK_BUFFER_TOO_SMALL; sizes are as in ek_text_decode. */
 EK_API ek_status ek_text_chat(ek_text *text, const ek_text_message *messages, int64_t count, char *buffer, uint64_t capacity,
                               uint64_t *size) EK_NOEXCEPT;
 

@@ -11,7 +11,9 @@
 namespace edgekit {
 namespace {
 
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
+constexpr std::int64_t kWithoutRefused = 1;  // is read too
+constexpr std::size_t kMostRefused = 64;
 
 std::string_view trimmed(std::string_view text) {
   std::size_t begin = text.size(), end = 0;
@@ -39,7 +41,7 @@ ChatForm::ChatForm(std::string_view text, const std::string &where) {
   if (text.size() > kMostFileBytes) fail(EK_MALFORMED_FILE, where, ": ", text.size(), " bytes; a form of chats has few");
   const Json table = Json::parse(text, where);
   const std::int64_t version = table.at("version").integer();
-  if (version != kVersion) {
+  if (version != kVersion && version != kWithoutRefused) {
     fail(EK_UNSUPPORTED_BUNDLE, where, ": version ", version, "; this library reads ", kVersion, ": export the bundle again");
   }
   begin_ = utf8_of(table.at("begin"));
@@ -53,6 +55,13 @@ ChatForm::ChatForm(std::string_view text, const std::string &where) {
   trim_user_ = table.at("trim_user").boolean();
   trim_assistant_ = table.at("trim_assistant").boolean();
   thought_ = text_of(table.at("thought"));
+  if (version == kWithoutRefused) return;
+  for (const Json &each : table.at("refused").array()) {
+    refused_.push_back({text_of(each.at("role")), text_of(each.at("text"))});
+    if (refused_.back().text.empty() || refused_.size() > kMostRefused) {
+      fail(EK_MALFORMED_FILE, where, ": refuses an empty text, or more than ", kMostRefused, " texts; export the bundle again");
+    }
+  }
 }
 
 std::string ChatForm::apply(const std::vector<ChatMessage> &messages) const {
@@ -60,6 +69,12 @@ std::string ChatForm::apply(const std::vector<ChatMessage> &messages) const {
     const std::size_t good = utf8_prefix(messages[i].content);
     if (good != messages[i].content.size()) {
       fail(EK_INVALID_ARGUMENT, "the content of message ", i, " is not UTF-8 at byte ", good, "; give it so encoded");
+    }
+    for (const Refused &each : refused_) {
+      if (messages[i].role != each.role || messages[i].content.find(each.text) == std::string_view::npos) continue;
+      fail(EK_INVALID_ARGUMENT, "the content of message ", i, " has ", in_quotes(each.text),
+           " in it, which the model's chat template treats in a way of its own; leave it away, or write the text of the "
+           "conversation as the template does");
     }
   }
   const bool has_system = !messages.empty() && messages.front().role == "system";

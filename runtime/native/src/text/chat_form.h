@@ -25,7 +25,7 @@ class ChatForm {
 
   // The text of a conversation, which ends with the opening of the answer: perhaps a system message, then one of the user,
   // and in turn the assistant's and the user's, the last of them the user's. Throws Error (EK_INVALID_ARGUMENT) for
-  // another order, and for what is not UTF-8.
+  // another order, for what is not UTF-8, and for a content that the form does not know what to do with.
   std::string apply(const std::vector<ChatMessage> &messages) const;
 
  private:
@@ -40,6 +40,10 @@ class ChatForm {
   std::string reply_, next_;                // stand between a text of the user and an earlier answer, and behind that
   std::string answer_;                      // stands behind the last text
   bool trim_user_ = false, trim_assistant_ = false;  // white space around the content is left out
+  struct Refused {
+    std::string role, text;
+  };
+  std::vector<Refused> refused_;            // what the template treats in a way of its own where a content has it
   std::string thought_;                     // answers up to the last of these are left out, and line ends behind it
 };
 
