@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import functools
 import gc
 import itertools
 import json
@@ -603,18 +604,90 @@ def test_a_long_text_is_streamed_behind_few_tokens(kind: str) -> None:
 
 
 def test_a_stream_whose_texts_hang_together_ends() -> None:
-    """Of a decoder that may change what it has given out, as no published one does."""
-    last = {"type": "Replace", "pattern": {"String": "ab"}, "content": "\u00e9"}
-    table = json.loads(changed(("decoder",), {"type": "Sequence", "decoders": [{"type": "Fuse"}, last]}))
-    with core(json.dumps(table)) as own, own.stream() as stream:
-        a, b = own.find("a"), own.find("b")
-        assert a is not None and b is not None
-        # Half a character would follow what is there.
-        assert [stream.push([each]) for each in (a, b, a, a)] == ["a", "", "a", "a"]
-        stream.push([a] * 50_000)
+    """Of a decoder that looks at the beginning of a text, which bytes alone do not let go."""
+    oracle = of_bytes()
+    oracle.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    with core(oracle.to_str()) as own, own.stream() as stream:
+        byte = own.find("<0x41>")
+        assert byte is not None
+        stream.push([byte] * 50_000)
         with pytest.raises(UnsupportedBundle, match="looks at all 50[0-9]{3} ids again"):
             for _ in range(1000):
-                stream.push([a])
+                stream.push([byte])
+
+
+def test_a_decoder_that_looks_at_the_whole_text_gives_it_at_the_end() -> None:
+    last = {"type": "Replace", "pattern": {"String": "ab"}, "content": "\u00e9"}
+    table = json.loads(changed(("decoder",), {"type": "Sequence", "decoders": [{"type": "Fuse"}, last]}))
+    with core(json.dumps(table)) as own:
+        a, b = own.find("a"), own.find("b")
+        assert a is not None and b is not None
+        assert streamed(own, [[a], [b], [a], [a] * 50_000]) == ["", "", "", "", "\u00e9" + "a" * 50_001]
+
+
+#: The library panics over a token without a text.
+STRIP = functools.partial(decoders.Strip, "a", 0, 1)
+STEPS: Sequence[Callable[[], Any]] = (
+    decoders.Fuse,
+    decoders.ByteFallback,
+    decoders.ByteLevel,
+    lambda: decoders.Replace("ab", "x"),
+    lambda: decoders.Replace("\u2581", " "),
+    lambda: decoders.Replace("x", "<0x41>"),
+    lambda: decoders.Strip(" ", 1, 0),
+    STRIP,
+    lambda: decoders.Metaspace("\u2581", "always"),
+    lambda: decoders.Metaspace("\u2581", "never"),
+)
+
+
+def test_streams_of_any_decoder_give_the_text_of_all_ids() -> None:
+    """All sequences of up to three steps, and some of four."""
+    texts = [
+        "a",
+        "b",
+        "ab",
+        "x",
+        "\u2581",
+        "\u2581a",
+        " ",
+        " a",
+        "\u00e9",
+        "\u00c3",
+        "\u00a9",
+        "\u0120",
+        "\ufffd",
+        "g",
+    ]
+    texts += [
+        "<0x4",
+        "1>",
+        "\u2581<0x41>",
+        "<0x20>",
+        "<0x41>",
+        "<0xC3>",
+        "<0xA9>",
+        "<0xFC>",
+        "<0xE2>",
+        "<0x82>",
+    ]
+    found = random.Random(5)
+    orders = [order for count in (1, 2, 3) for order in itertools.product(STEPS, repeat=count)]
+    orders += [tuple(found.choice(STEPS) for _ in range(4)) for _ in range(1000)]
+    for order in orders:
+        oracle = Tokenizer(BPE({text: number for number, text in enumerate(texts)}, []))
+        oracle.add_special_tokens(["<s>"])
+        oracle.decoder = decoders.Sequence([step() for step in order])
+        own = core(oracle.to_str())
+        for _ in range(8):
+            ids = [found.randrange(len(texts) + 2) for _ in range(found.randint(1, 12))]
+            skip, size = found.random() < 0.5, found.randint(1, 3)
+            whole, said = own.decode(ids, skip), (oracle.decoder, ids)
+            if not any(step is STRIP for step in order):
+                assert oracle.decode(ids, skip_special_tokens=skip) == whole, said
+            pieces = [ids[at : at + size] for at in range(0, len(ids), size)]
+            assert "".join(streamed(own, pieces, skip)) == whole, said
+        own.close()
 
 
 @pytest.mark.parametrize("part", ["normalizer", "decoder"])

@@ -1175,10 +1175,11 @@ EK_API ek_status ek_text_chat(ek_text *text, const ek_text_message *messages, in
 EK_API ek_status ek_text_set_chat_form(ek_text *text, const char *json, uint64_t bytes) EK_NOEXCEPT;
 
 /* Text of ids that arrive in pieces, such as the tokens that a generation commits: a character may be spread over several
- * tokens, so what is not yet certain is held back. The pieces joined are the text that ek_text_decode gives of all ids, but
- * for runs of more than 64 tokens that stand for one byte each (Gemma's kind): of these, what is UTF-8 so far is given out,
- * though a wrong byte behind it makes the whole run U+FFFD. A stream is used by one thread at a time. A null stream is
- * EK_INVALID_ARGUMENT everywhere but in ek_text_stream_close. */
+ * tokens, so what is not yet certain is held back: all of it where the decoder looks at the text of all tokens, as that of no
+ * published tokenizer does. The pieces joined are the text that ek_text_decode gives of all ids, but for runs of more than 64
+ * tokens that stand for one byte each (Gemma's kind): of these, what is UTF-8 so far is given out, though a wrong byte behind
+ * it makes the whole run U+FFFD. A stream is used by one thread at a time. A null stream is EK_INVALID_ARGUMENT everywhere but
+ * in ek_text_stream_close. */
 typedef struct ek_text_stream ek_text_stream;
 
 /* Opens one; `skip_special` is as above. `text` must stay open for as long. `*stream` is null after a failure; otherwise it

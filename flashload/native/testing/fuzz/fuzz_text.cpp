@@ -87,7 +87,6 @@ void decode(const Tokenizer &tokenizer, const std::vector<std::int64_t> &ids) {
     require_text(whole);
     for (const std::size_t step : {std::size_t{1}, std::size_t{3}}) {
       const bool apart = streamed(tokenizer, ids, step, skip_special, pieces);
-      if (!tokenizer.decodes_in_parts() && !tokenizer.decodes_behind()) continue;
       EK_REQUIRE(!together || !apart || ids.size() > TextStream::kMostHeldBytes || pieces == whole);
     }
   }

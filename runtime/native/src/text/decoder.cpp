@@ -97,6 +97,7 @@ Decoder::Decoder(const Json &table) {
   if (!table.is_null()) {
     add(table);
     joins_with_blanks_ = false;
+    parts_ = parts_of_steps();
   }
 }
 
@@ -198,35 +199,52 @@ void Decoder::apply(const Step &step, std::vector<std::string> &tokens, std::siz
 }
 
 bool Decoder::is_byte(std::string_view token) const {
-  return byte_of(token) >= 0 && std::any_of(steps_.begin(), steps_.end(), [](const Step &step) {
-           return step.kind == Step::Kind::byte_tokens;
-         });
+  const auto bytes = std::find_if(steps_.begin(), steps_.end(), [](const Step &step) {
+    return step.kind == Step::Kind::byte_tokens;
+  });
+  if (bytes == steps_.end()) return false;
+  if (bytes == steps_.begin()) return byte_of(token) >= 0;
+  std::vector<std::string> seen{std::string(token)};
+  for (auto step = steps_.begin(); step != bytes; ++step) apply(*step, seen, token.size());
+  return byte_of(seen.front()) >= 0;
 }
 
-bool Decoder::decodes_in_parts() const {
-  if (joins_with_blanks_) return false;
-  bool whole = false;  // what follows sees tokens joined
+// Known are those of published tokenizers, and a few more: Replace, Strip and Metaspace of each token, one step that makes
+// characters of bytes, and where tokens are joined nothing behind it that looks at more than the beginning.
+Decoder::Parts Decoder::parts_of_steps() const {
+  Parts found = Parts::anywhere;
+  bool joined = false, of_bytes = false, letters = false, first_differs = false;
   for (const Step &step : steps_) {
-    const bool joins = step.kind == Step::Kind::fuse || step.kind == Step::Kind::byte_level;
-    if (!joins && (whole || (step.kind != Step::Kind::replace && step.kind != Step::Kind::byte_tokens))) return false;
-    whole = whole || joins;
-  }
-  return true;
-}
-
-bool Decoder::decodes_behind() const {
-  bool whole = false;
-  for (const Step &step : steps_) {
-    if (step.kind == Step::Kind::byte_level) return false;
-    if (whole && step.kind != Step::Kind::fuse) {
-      // What is left of a text does not begin with it, nor with half of it.
-      std::size_t end = 0;
-      if (step.kind != Step::Kind::strip || step.right > 0) return false;
-      if (step.what.empty() || (next_code_point(step.what, end), end != step.what.size())) return false;
+    switch (step.kind) {
+      case Step::Kind::fuse:
+        joined = true;
+        break;
+      case Step::Kind::byte_level:
+      case Step::Kind::byte_tokens:
+        if (joined || of_bytes || first_differs) return Parts::none;
+        of_bytes = true;
+        joined = letters = step.kind == Step::Kind::byte_level;
+        break;
+      case Step::Kind::replace:
+        if (joined) return Parts::none;
+        break;
+      case Step::Kind::metaspace:
+        if (joined) return Parts::none;
+        first_differs = true;
+        found = Parts::behind;
+        break;
+      case Step::Kind::strip: {
+        // What is left of a text does not begin with it, nor with half of it.
+        std::size_t end = 0;
+        const bool one = !step.what.empty() && (next_code_point(step.what, end), end == step.what.size());
+        if (!joined) break;
+        if (letters || step.right > 0 || !one) return Parts::none;
+        found = Parts::behind;
+        break;
+      }
     }
-    whole = whole || step.kind == Step::Kind::fuse;
   }
-  return true;
+  return found;
 }
 
 std::string Decoder::decode(std::vector<std::string> tokens) const {

@@ -23,16 +23,18 @@ class Decoder {
   // tokenizer makes it.
   std::string decode(std::vector<std::string> tokens) const;
 
+  // What is known of the text of tokens that others follow.
+  enum class Parts {
+    none,      // nothing: a step looks at the text of all tokens
+    behind,    // those behind others, which have a text and end with none that stands for a byte, add the same to it
+               // whatever these are
+    anywhere,  // it is the text of some of them and, behind it, that of the others, wherever they are parted but within
+               // a character or a run of tokens that stand for bytes
+  };
+  Parts parts() const noexcept { return parts_; }
+
   // Whether a token stands for one byte, as <0x0A> does.
   bool is_byte(std::string_view token) const;
-
-  // Whether the text of tokens is that of some of them and, behind it, that of the others, wherever they are parted but
-  // within a character.
-  bool decodes_in_parts() const;
-
-  // Whether tokens behind others, which have a text and end with none that stands for a byte, add the same to it whatever
-  // these are.
-  bool decodes_behind() const;
 
  private:
   struct Step {
@@ -44,8 +46,11 @@ class Decoder {
   // `before`: the bytes of all tokens at the beginning.
   static void apply(const Step &step, std::vector<std::string> &tokens, std::size_t before);
 
+  Parts parts_of_steps() const;
+
   std::vector<Step> steps_;
   bool joins_with_blanks_ = true;  // what no step joins
+  Parts parts_ = Parts::behind;
 };
 
 // The bytes that a token of ByteLevel stands for: each of its characters is one. False where one is none.

@@ -22,6 +22,7 @@ bool within_character(std::string_view text, std::size_t at) {
 void TextStream::push(const std::int64_t *ids, std::size_t count) {
   const std::size_t before = ids_.size();
   ids_.insert(ids_.end(), ids, ids + count);
+  if (tokenizer_.parts() == Decoder::Parts::none) return;
   try {
     if (decoded_ids_ + ids_.size() > kFreeDecoded + kMostDecoded * (taken_ids_ + count)) {
       fail(EK_UNSUPPORTED_BUNDLE, "tokenizer.json: its decoder looks at all ", ids_.size(),
@@ -29,7 +30,10 @@ void TextStream::push(const std::int64_t *ids, std::size_t count) {
     }
     decoded_ids_ += ids_.size();
     const std::string all = text();
-    settle(all, certain_end(all));
+    const std::size_t run = run_at_the_end();
+    settle(all, certain_end(all, run));
+    // A run whose text is empty so far has another one with the next byte.
+    if (run == kNoRun && settled_ == all.size()) forget();
   } catch (...) {
     ids_.resize(before);
     throw;
@@ -40,6 +44,7 @@ void TextStream::push(const std::int64_t *ids, std::size_t count) {
 void TextStream::finish() {
   const std::string all = text();
   settle(all, all.size());
+  forget();
 }
 
 std::string_view TextStream::first(std::size_t bytes) const noexcept {
@@ -56,9 +61,8 @@ void TextStream::take(std::size_t bytes) noexcept {
   taken_ = 0;
 }
 
-// Where what is certain of `text`, that of ids_, ends.
-std::size_t TextStream::certain_end(const std::string &text) const {
-  const std::size_t run = run_at_the_end();
+// Where what is certain of `text`, that of ids_, ends. `run` is as run_at_the_end says.
+std::size_t TextStream::certain_end(const std::string &text, std::size_t run) const {
   std::string_view rest = text;
   if (run != kNoRun) rest = rest.substr(0, tokenizer_.decode(ids_.data(), run, skip_special_).size());
   while (rest.size() >= kReplacement.size() && rest.substr(rest.size() - kReplacement.size()) == kReplacement) {
@@ -81,14 +85,13 @@ std::size_t TextStream::run_at_the_end() const {
 }
 
 void TextStream::settle(const std::string &text, std::size_t end) {
-  // A decoder that changes what stands before may move characters.
+  // A long run that turns out wrong moves characters, and so does what follows ids that were the last.
   while (within_character(text, end)) --end;
   while (within_character(text, settled_)) ++settled_;
   if (end > settled_) {
     certain_.append(text, settled_, end - settled_);
     settled_ = end;
   }
-  if (settled_ == text.size()) forget();
 }
 
 // Whether the first `count` ids have a text that others may stand behind.
@@ -99,12 +102,12 @@ bool TextStream::is_text(std::size_t count) const {
 
 // Leaves ids out that what follows does not hang on.
 void TextStream::forget() {
-  if (tokenizer_.decodes_in_parts()) {
+  if (tokenizer_.parts() == Decoder::Parts::anywhere) {
     ids_.clear();
     settled_ = 0;
     return;
   }
-  if (!tokenizer_.decodes_behind()) return;
+  if (tokenizer_.parts() == Decoder::Parts::none) return;
   for (std::size_t count = 1; context_ == 0 && count <= ids_.size(); count *= 2) {
     if (is_text(count)) context_ = count;
   }

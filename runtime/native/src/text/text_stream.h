@@ -14,8 +14,9 @@ namespace edgekit {
 
 // A character may be spread over several tokens, and its bytes over two pieces: what ends in U+FFFD is held back until more
 // ids arrive or it is finished. Byte tokens (Gemma's kind) are decoded by runs, of which one wrong byte makes every byte
-// U+FFFD: the run at the end is held back whole. The pieces joined are the text of all ids, with one exception: of a run of
-// more than kMostHeldBytes tokens, what is UTF-8 so far is given out, and stays if a later byte of the run is wrong.
+// U+FFFD: the run at the end is held back whole. A decoder that looks at the text of all tokens, as that of no published
+// tokenizer does, gives its text at the end. The pieces joined are the text of all ids, with one exception: of a run of more
+// than kMostHeldBytes tokens, what is UTF-8 so far is given out, and stays if a later byte of the run is wrong.
 class TextStream {
  public:
   // Byte tokens in a row that are held back at most. A word in a script that a vocabulary lacks has 20 to 60.
@@ -38,7 +39,7 @@ class TextStream {
   void take(std::size_t bytes) noexcept;
 
  private:
-  std::size_t certain_end(const std::string &text) const;
+  std::size_t certain_end(const std::string &text, std::size_t run) const;
   std::size_t run_at_the_end() const;
   void settle(const std::string &text, std::size_t end);
   bool is_text(std::size_t count) const;

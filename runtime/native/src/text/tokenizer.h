@@ -54,8 +54,7 @@ class Tokenizer {
 
   // See Decoder.
   bool is_byte(std::string_view token) const { return decoder_.is_byte(token); }
-  bool decodes_in_parts() const { return decoder_.decodes_in_parts(); }
-  bool decodes_behind() const { return decoder_.decodes_behind(); }
+  Decoder::Parts parts() const { return decoder_.parts(); }
 
  private:
   friend class TokenizerReader;
