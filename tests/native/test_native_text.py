@@ -472,6 +472,20 @@ def with_added(texts: Iterable[str], **options: bool) -> str:
     return changed(("added_tokens",), table)
 
 
+def first_behind(*steps: dict[str, Any], normalizer: Any = None) -> str:
+    """With something in front of the first word alone, behind steps that split."""
+    last = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    table = json.loads(changed(("normalizer",), normalizer))
+    table["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, last]}
+    return json.dumps(table)
+
+
+def byte_fallback(vocabulary: dict[str, int]) -> str:
+    """Of bytes, with tokens like <0x34> for others."""
+    model = {"type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": True}
+    return json.dumps({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "model": model})
+
+
 def around(count: int) -> dict[str, Any]:
     """A part that puts nothing around texts, in so many pieces."""
     pieces = [{"SpecialToken": {"id": "<eos>"}}] * (count - 1) + [{"Sequence": {"id": "A"}}]
@@ -536,6 +550,23 @@ def around(count: int) -> dict[str, Any]:
         (changed(("model", "vocab", "a" * 4097), 9999), MalformedFile, "a token of 4097 bytes"),
         (with_added("a" * 4096 for _ in range(1025)), UnsupportedBundle, "more than 4194304 bytes"),
         (changed(("post_processor",), around(65)), MalformedFile, "more tokens around texts"),
+        (
+            changed(("post_processor",), {"type": "Sequence", "processors": [around(1)] * 2}),
+            UnsupportedBundle, "'a second TemplateProcessing'",
+        ),
+        (
+            changed(("added_tokens",), [{"content": "a", "rstrip": True}, {"content": "\t", "lstrip": True}]),
+            UnsupportedBundle, "another is of blanks and takes in those in front",
+        ),
+        (first_behind({"type": "Split", "pattern": {"String": "a"}, "behavior": "Removed"}),
+         UnsupportedBundle, "'Metaspace first behind a Split Removed'"),
+        (first_behind(normalizer={"type": "Prepend", "prepend": "a"}),
+         UnsupportedBundle, "behind a normalizer that moves characters"),
+        (first_behind(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""}),
+         UnsupportedBundle, "behind a normalizer that moves characters"),
+        (first_behind({"type": "Digits"}, normalizer={"type": "NFC"}),
+         UnsupportedBundle, "behind a normalizer that moves characters"),
+        (byte_fallback({"<0x34>": 0, "a": 1}), UnsupportedBundle, "byte_fallback behind ByteLevel"),
         ('{"model": {"vocab": {"a": 0}, "type": "BPE", "type": "BPE"}}', MalformedFile, "two parts called"),
         ('{"normalizer": ' + "[" * 600 + "]" * 600 + "}", MalformedFile, "nested too deeply"),
     ],
@@ -544,6 +575,41 @@ def test_what_is_no_tokenizer_is_one_line(table: str, error: type[EdgekitError],
     with pytest.raises(error) as caught:
         core(table)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_bytes_stand_before_the_unknown_character_before_them(fused: bool) -> None:
+    """As the library has it, where some bytes are tokens."""
+    vocabulary = {"<unk>": 0, "a": 1, "<0xC3>": 2, "<0xA9>": 3, "<0x62>": 4}
+    oracle = Tokenizer(BPE(vocabulary, [], unk_token="<unk>", fuse_unk=fused, byte_fallback=True))
+    with core(oracle.to_str()) as own:
+        for letters in itertools.product("aéüb", repeat=6):
+            text = "".join(letters)
+            assert own.encode(text) == oracle.encode(text).ids, text
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_special_tokens_that_a_normalizer_changes_are_left_out_as_by_the_library(normalized: bool) -> None:
+    oracle = of_bytes()
+    oracle.normalizer = normalizers.Prepend("\u2581")
+    oracle.add_special_tokens([AddedToken("<t>", normalized=normalized)])
+    oracle.add_tokens([AddedToken("<u>", normalized=normalized)])
+    with core(oracle.to_str()) as own:
+        ids = [257, *(own.find(token) or 0 for token in ("<s>", "<t>", "<u>")), 258]
+        for skip in (False, True):
+            assert own.decode(ids, skip) == oracle.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("behavior", ["isolated", "merged_with_next", "contiguous"])
+def test_what_begins_a_text_behind_a_split_is_what_the_library_finds(behavior: str) -> None:
+    oracle = trained(metaspace("first", False), byte_fallback=False, unk_token="<unk>")
+    oracle.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex("[0-9]|o"), behavior), oracle.pre_tokenizer]
+    )
+    oracle.add_tokens([AddedToken("<t>")])
+    with core(oracle.to_str()) as own:
+        for text in ("two words", "one 2", "23", " 5", "o", "<t>two", "<t>", "a<t>o"):
+            assert own.encode(text) == oracle.encode(text).ids, text
 
 
 def test_an_expression_that_almost_matches_everywhere_ends() -> None:

@@ -52,6 +52,12 @@ void AddedTokens::add(std::string_view text, Id id, bool takes_left, bool takes_
     fail(EK_UNSUPPORTED_BUNDLE, "tokenizer.json: its added tokens have more than ", kMostBytes,
          " bytes, as those of no tokenizer; download it again");
   }
+  takes_right_ = takes_right_ || takes_right;
+  blanks_take_left_ = blanks_take_left_ || (takes_left && blanks_at_begin(text) == text.size());
+  if (takes_right_ && blanks_take_left_) {
+    fail(EK_UNSUPPORTED_BUNDLE, "tokenizer.json: one of its added tokens takes in the blanks behind it, another is of blanks and "
+         "takes in those in front, which this library does not know; encode its texts elsewhere, and give the ids");
+  }
   std::uint32_t node = 0;
   std::size_t looked = 0;
   for (const char byte : text) {

@@ -19,7 +19,7 @@ class AddedTokens {
   using Id = Vocabulary::Id;
 
   // A token takes in the blanks on its left or right, where it says so. Throws Error (EK_UNSUPPORTED_BUNDLE) where all
-  // texts together are longer than those of any tokenizer.
+  // texts together are longer than those of any tokenizer, and where one of blanks may be taken in as a whole.
   void add(std::string_view text, Id id, bool takes_left, bool takes_right);
 
   struct Part {
@@ -48,6 +48,7 @@ class AddedTokens {
   std::array<std::uint32_t, 256> first_{};  // children of the root
   std::vector<Token> tokens_;
   std::size_t bytes_ = 0;  // of all texts
+  bool takes_right_ = false, blanks_take_left_ = false;  // some token does, and one of blanks alone
 };
 
 }  // namespace edgekit

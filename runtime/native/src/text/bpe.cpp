@@ -15,11 +15,6 @@ std::size_t table_size(std::size_t entries) {
   return slots;
 }
 
-std::string byte_token(unsigned byte) {
-  constexpr char kDigits[] = "0123456789ABCDEF";
-  return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
-}
-
 // Two symbols that can be joined: what was learned first goes first, then what stands first.
 struct Candidate {
   std::uint32_t rank;
@@ -34,6 +29,11 @@ struct Later {
 };
 
 }  // namespace
+
+std::string byte_token(unsigned byte) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
+}
 
 Bpe::Bpe(Vocabulary vocabulary, bool of_bytes, bool whole_words, Unknown unknown, std::size_t most_merges)
     : vocabulary_(std::move(vocabulary)),
@@ -52,6 +52,10 @@ bool Bpe::add_merge(Id left, Id right, Id whole) {
   if (merge.left != Vocabulary::kNone) return false;
   merge = {left, right, count_++, whole};
   return true;
+}
+
+bool Bpe::has_all_bytes() const noexcept {
+  return std::find(byte_ids_.begin(), byte_ids_.end(), Vocabulary::kNone) == byte_ids_.end();
 }
 
 // Where the merge of the pair is, or would be.
@@ -91,7 +95,7 @@ void Bpe::begin(std::string_view word, std::vector<Symbol> &symbols) const {
     symbols.push_back({id, count - 1, count + 1, true});
   };
   symbols.reserve(word.size());
-  bool unknown = false;  // the last one is
+  bool unknown = false;  // one is to be added: the library does it in front of the next that is no byte token
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t start = at;
     Id id;
@@ -102,8 +106,9 @@ void Bpe::begin(std::string_view word, std::vector<Symbol> &symbols) const {
       id = vocabulary_.find(word.substr(start, at - start));
     }
     if (id != Vocabulary::kNone) {
-      add(id);
+      if (unknown) add(unknown_.id);
       unknown = false;
+      add(id);
       continue;
     }
     const std::string_view bytes = word.substr(start, at - start);
@@ -111,12 +116,12 @@ void Bpe::begin(std::string_view word, std::vector<Symbol> &symbols) const {
           return byte_ids_[static_cast<unsigned char>(byte)] != Vocabulary::kNone;
         })) {
       for (const char byte : bytes) add(byte_ids_[static_cast<unsigned char>(byte)]);
-      unknown = false;
-    } else if (unknown_.id != Vocabulary::kNone && !(unknown && unknown_.fused)) {
-      add(unknown_.id);
+    } else if (unknown_.id != Vocabulary::kNone) {
+      if (unknown && !unknown_.fused) add(unknown_.id);
       unknown = true;
     }
   }
+  if (unknown) add(unknown_.id);
   if (!symbols.empty()) symbols.back().behind = -1;
 }
 

@@ -32,6 +32,9 @@ class Bpe {
   // Two tokens that become one, behind all that were added before. False where the pair is there already.
   bool add_merge(Id left, Id right, Id whole);
 
+  // Whether each byte of a text is a token: a letter of it with `of_bytes`, else one of those like <0x0A>.
+  bool has_all_bytes() const noexcept;
+
   const Vocabulary &vocabulary() const noexcept { return vocabulary_; }
 
   // Ids of a word are put behind `out`.
@@ -62,6 +65,9 @@ class Bpe {
   DigestKey key_;
   std::uint32_t count_ = 0;
 };
+
+// How the token of a byte is spelled: <0x0A>.
+std::string byte_token(unsigned byte);
 
 }  // namespace edgekit
 

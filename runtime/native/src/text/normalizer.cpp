@@ -1,5 +1,7 @@
 #include "text/normalizer.h"
 
+#include <algorithm>
+
 #include "text/tables.h"
 #include "text/unicode.h"
 
@@ -44,6 +46,10 @@ void Normalizer::add(const Json &table) {
     unknown_part(table, "normalizer", type);
   }
   check_steps(table, "normalizer", steps_.size());
+}
+
+bool Normalizer::only_composes() const noexcept {
+  return std::all_of(steps_.begin(), steps_.end(), [](const Step &step) { return step.kind == Step::Kind::compose; });
 }
 
 std::string Normalizer::apply(std::string_view text, Place place) const {

@@ -22,6 +22,10 @@ class Normalizer {
   // Throws Error (EK_UNSUPPORTED_BUNDLE, EK_MALFORMED_FILE).
   explicit Normalizer(const Json &table);
 
+  // Whether it does nothing, and whether nothing but to compose.
+  bool empty() const noexcept { return steps_.empty(); }
+  bool only_composes() const noexcept;
+
   // Nothing is put in front of a text that goes on. Throws Error (EK_UNSUPPORTED_BUNDLE) where a text becomes longer than
   // any tokenizer makes it.
   std::string apply(std::string_view text, Place place = Place::begins) const;

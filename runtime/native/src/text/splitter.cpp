@@ -72,6 +72,14 @@ void Splitter::add_metaspace(const Json &table) {
   if (name != "always" && name != "first" && name != "never") unknown_part(table, "pre_tokenizer", "Metaspace " + name);
   step.text = name == "never" ? "" : step.blank;
   step.first_only = name == "first";
+  if (step.first_only) {
+    marks_first_ = true;
+    for (const Step &each : steps_) {
+      if (!each.splits) continue;
+      splits_before_first_ = true;
+      if (each.behavior == Behavior::removed) unknown_part(table, "pre_tokenizer", "Metaspace first behind a Split Removed");
+    }
+  }
   const bool splits = flag(table, "split", true);
   const std::string blank = step.blank;
   steps_.push_back(std::move(step));

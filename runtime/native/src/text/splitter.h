@@ -33,6 +33,10 @@ class Splitter {
   // Whether words are encoded by their bytes.
   bool of_bytes() const noexcept { return of_bytes_; }
 
+  // Whether something is put in front of the part alone that begins a text, and whether a text is split before that.
+  bool marks_first() const noexcept { return marks_first_; }
+  bool splits_before_first() const noexcept { return splits_before_first_; }
+
   // The words of `text`, a part of a text, behind those that are there. Nothing is put in front of one that goes on.
   // Throws Error (EK_UNSUPPORTED_BUNDLE) where they are longer than any tokenizer makes them, or an expression takes too
   // long.
@@ -65,7 +69,7 @@ class Splitter {
   static void apply(const Step &step, std::string_view text, Place place, std::size_t before, Words &out);
 
   std::vector<Step> steps_;
-  bool of_bytes_ = false;
+  bool of_bytes_ = false, marks_first_ = false, splits_before_first_ = false;
 };
 
 }  // namespace edgekit

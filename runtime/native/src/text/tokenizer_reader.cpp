@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "error.h"
@@ -43,6 +44,7 @@ class TokenizerReader {
     if (!model_) malformed("has no model");
     if (normalizer_) out_.normalizer_ = Normalizer(*normalizer_);
     if (pre_tokenizer_) out_.splitter_ = Splitter(*pre_tokenizer_);
+    check_first();
     if (decoder_) out_.decoder_ = Decoder(*decoder_);
     build_model();
     if (added_) add_tokens();
@@ -54,6 +56,15 @@ class TokenizerReader {
 
   [[noreturn]] void malformed(const std::string &what) const {
     fail(EK_MALFORMED_FILE, where_, ": ", what, "; download it again");
+  }
+
+  // The library asks whether a part begins the text as it was before the normalizer changed it.
+  void check_first() const {
+    const Normalizer &normalizer = out_.normalizer_;
+    if (!out_.splitter_.marks_first()) return;
+    if (!normalizer.only_composes() || (!normalizer.empty() && out_.splitter_.splits_before_first())) {
+      unknown_part(*pre_tokenizer_, "pre_tokenizer", "Metaspace first behind a normalizer that moves characters");
+    }
   }
 
   void once(std::optional<Json> &part, const std::string &name) {
@@ -175,9 +186,19 @@ class TokenizerReader {
     unknown.bytes = model_flag("byte_fallback");
     auto bpe = std::make_unique<Bpe>(std::move(words), of_bytes, model_flag("ignore_merges"), unknown,
                                      merge_ends_.size() / 2);
+    if (of_bytes && unknown.bytes && !bpe->has_all_bytes() && has_byte_token()) {
+      unknown_part(*find("byte_fallback"), "model", "BPE with byte_fallback behind ByteLevel");
+    }
     add_merges(*bpe);
     out_.bpe_ = std::move(bpe);
     if (of_bytes) out_.texts_ = std::move(texts_);
+  }
+
+  bool has_byte_token() const {
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      if (texts_.find(byte_token(byte)) != Vocabulary::kNone) return true;
+    }
+    return false;
   }
 
   // Tokens that no bytes of a text are found as have no place in it.
@@ -222,6 +243,7 @@ class TokenizerReader {
   void add_tokens() {
     const auto count = static_cast<Id>(out_.texts().count());
     std::optional<Id> most;  // of the ids that were given to tokens here
+    std::set<std::string> special_texts;
     for (const Json &table : added_->array()) {
       const std::string &text = text_of(table.at("content"));
       if (flag(table, "single_word", false)) unknown_part(table, "added token", text + " as a single word");
@@ -233,10 +255,13 @@ class TokenizerReader {
       const bool special = flag(table, "special", false), normalized = flag(table, "normalized", !special);
       const std::string found_as = normalized ? out_.normalizer_.apply(text) : text;
       out_.added_[id] = {found_as, special};
+      if (special) special_texts.insert(text);
       out_.added_ids_[text] = id;
       (normalized ? out_.normalized_ : out_.plain_)
           .add(found_as, id, flag(table, "lstrip", false), flag(table, "rstrip", false));
     }
+    // The library leaves out what is spelled as a special token, which one that the normalizer changes is not.
+    for (auto &[id, added] : out_.added_) added.special = special_texts.count(added.text) != 0;
   }
 
   void surround(const Json &table) {
@@ -244,6 +269,8 @@ class TokenizerReader {
     if (type == "Sequence") {
       for (const Json &each : table.at("processors").array()) surround(each);
     } else if (type == "TemplateProcessing") {
+      if (surrounded_) unknown_part(table, "post_processor", "a second TemplateProcessing");
+      surrounded_ = true;
       bool behind = false;
       std::vector<Id> before, after;
       const Json::Array &pieces = table.at("single").array();
@@ -262,8 +289,8 @@ class TokenizerReader {
         }
       }
       if (!behind) unknown_part(table, "post_processor", "TemplateProcessing without the text");
-      out_.before_.insert(out_.before_.begin(), before.begin(), before.end());
-      out_.behind_.insert(out_.behind_.end(), after.begin(), after.end());
+      out_.before_ = std::move(before);
+      out_.behind_ = std::move(after);
       if (out_.before_.size() + out_.behind_.size() > kMostAround) malformed("puts more tokens around texts than any tokenizer");
     } else if (type != "ByteLevel") {
       unknown_part(table, "post_processor", type);
@@ -277,6 +304,7 @@ class TokenizerReader {
   Tokenizer &out_;
   std::optional<Json> normalizer_, pre_tokenizer_, post_processor_, decoder_, added_;
   std::optional<std::vector<std::pair<std::string, Json>>> model_;  // its members but the vocabulary and merges
+  bool surrounded_ = false;  // a TemplateProcessing was read
   Vocabulary texts_;
   std::string merges_;                   // all tokens of all merges
   std::vector<std::size_t> merge_ends_;  // in it, of each token
