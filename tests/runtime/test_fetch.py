@@ -33,7 +33,7 @@ from edgekit.flashload.errors import (
     UnsupportedBundle,
     WriteFailed,
 )
-from edgekit.flashload.fetch import Fetch, Step
+from edgekit.flashload.fetch import Fetch, Request, Step
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.runtime.fetch import fetch
@@ -63,6 +63,12 @@ HEADER = "bytes=0-16383"
 
 def seal_of(bundle: Path) -> str:
     return (bundle / MANIFEST_NAME).read_bytes()[15:79].decode()
+
+
+def asked_bytes(bundle: Path, request: Request) -> bytes:
+    """What a request asks for."""
+    data = (bundle / request.name).read_bytes()
+    return data[request.offset :][: request.nbytes or len(data)]
 
 
 # --- whole ----------------------------------------------------------------------------------------------
@@ -119,6 +125,72 @@ def test_a_server_without_ranges_is_read_from_the_start(
     server.without_ranges = True
     fetch(server.url, tmp_path / "here")
     assert contents(tmp_path / "here") == contents(bundle)
+
+
+@pytest.mark.parametrize("connections", [1, 4, 16])
+@pytest.mark.parametrize("there", ["nothing", "holes", "bundle"])
+def test_a_server_without_ranges_gives_a_file_once(connections: int, there: str, tmp_path: Path) -> None:
+    """Of what is here already, too: it goes by once, and nothing is asked for beside it."""
+    sizes = 30_000_000, 30_000_000, 16384, 30_000_000, 30_000_000
+    served = arriving.make(tmp_path / "served", sizes)
+    here = tmp_path / "here"
+    if there == "bundle":
+        arriving.make(here, sizes, others={1: 9, 4: 9})
+    if there == "holes":  # a run that is whole, two with holes, one with other bytes; the last is not here
+        left = tmp_path / "here.arriving"
+        left.mkdir()
+        (left / ".edgekit-arriving").write_text("arriving\n")
+        data = (served / WEIGHTS).read_bytes()
+        with open(left / WEIGHTS, "wb") as file:
+            for begin, end in [(0, 40 << 20), (48 << 20, 90 << 20)]:
+                file.seek(begin)
+                file.write(data[begin:end])
+            file.seek(70_000_000)
+            file.write(bytes(range(256)) * 4000)
+            file.truncate(len(data))
+    with RangeServer(served, without_ranges=True) as server:
+        done = fetch(server.url, here, connections=connections)
+    assert contents(here) == contents(served)
+    assert done.found > 30_000_000 if there == "holes" else done.found == 0
+    assert done.copied > 60_000_000 if there == "bundle" else done.copied == 0
+    nbytes = sum(path.stat().st_size for path in served.rglob("*") if path.is_file())
+    # What a connection holds that is given up before anything was read from it.
+    assert server.sent <= nbytes + (connections - 1) * 6_000_000
+    assert done.fetched <= nbytes
+    assert sum(asked.sent == (served / WEIGHTS).stat().st_size for asked in server.log) <= 1
+    assert server.paths().count(WEIGHTS) <= connections + 1
+
+
+def test_one_answer_without_ranges_ends_the_others(tmp_path: Path) -> None:
+    """The core takes of it what is wanted, in whatever order answers come."""
+    served = arriving.make(tmp_path / "served", (400_000, 400_000))
+    data = (served / WEIGHTS).read_bytes()
+    fetching = Fetch(tmp_path / "here", ["there"], request_bytes=64 << 10)
+    open_ones = []
+    while len(open_ones) < 4:
+        step, request = fetching.next()
+        if request is None:
+            assert step is Step.WORKING
+        elif request.name == WEIGHTS and request.offset:
+            open_ones.append(request)
+        else:
+            fetching.write(request, asked_bytes(served, request))
+            fetching.end(request)
+    part, first, second, third = open_ones
+    fetching.answer(part, 206, f"bytes {part.offset}-{part.offset + part.nbytes - 1}/{len(data)}")
+    fetching.answer(second, 200, None)
+    assert fetching.next()[0] is Step.WAIT  # nothing is asked for beside it
+    for other in (first, third):
+        fetching.answer(other, 200, None)  # is over, and no mistake of the transport
+        assert not fetching.write(other, data[:1000])
+        fetching.end(other)
+    assert not fetching.write(part, asked_bytes(served, part))  # one that knows ranges is left alone
+    parts = [data[at : at + 50_000] for at in range(0, len(data), 50_000)]
+    assert [fetching.write(second, part) for part in parts] == [True] * (len(parts) - 1) + [False]
+    while (step := fetching.next())[0] is not Step.READY:
+        assert step[0] is Step.WORKING
+    fetching.finish()
+    assert contents(tmp_path / "here") == contents(served)
 
 
 def test_connections_share_the_work(bundle: Path, server: RangeServer, tmp_path: Path) -> None:

@@ -1072,8 +1072,10 @@ typedef struct ek_fetch_request {
 EK_API ek_status ek_fetch_next(ek_fetch *fetch, int32_t *step, ek_fetch_request *request) EK_NOEXCEPT;
 
 /* What an HTTP server answered, before its bytes: the status, redirects followed, and the header Content-Range, null where
- * there is none. Both are compared with the request. EK_FETCH_FAILED: the answer is of no use, and the request is over. A server that gives
- * whole files alone is taken as such. Transports of other kinds leave the call out. EK_INVALID_ARGUMENT. */
+ * there is none. Both are compared with the request. EK_FETCH_FAILED: the answer is of no use, and the request is over. A server that answers a
+ * range with 200 gives whole files alone: what is wanted of the file is taken of this answer, from byte 0 on, and other ranges
+ * that were asked of it are over. A request that is over is left alone. Transports of other kinds leave the call out.
+ * EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_fetch_answer(ek_fetch *fetch, uint64_t id, int32_t http_status, const char *content_range) EK_NOEXCEPT;
 
 /* The next `size` bytes of a request. EK_STOPPED: no more of it are needed, and it is over. Another error ends the fetch.

@@ -49,7 +49,10 @@ FetchStep Fetch::next(FetchRequest &request) {
 void Fetch::answer(std::uint64_t id, int status, std::string_view content_range) {
   Lock lock(mutex_);
   Open *const found = find_open(id, lock);
-  if (found == nullptr) fail(EK_INVALID_ARGUMENT, "no request has the number ", id);
+  if (found == nullptr) {
+    if (id == 0 || id > last_id_) fail(EK_INVALID_ARGUMENT, "no request has the number ", id);
+    return;  // it is over: its source gives files from their beginning alone, and another one takes that
+  }
   Open &open = *found;
   const std::size_t source = open.source;
   const HttpAnswerFound answer =
@@ -57,11 +60,11 @@ void Fetch::answer(std::uint64_t id, int status, std::string_view content_range)
   switch (answer.answer) {
     case HttpAnswer::part:
       sources_.set_whole_only(source, false);  // what it once answered with was no file
+      open.is_part = true;
       return;
     case HttpAnswer::whole:
       if (open.file == nullptr) return;
-      if (open.asked.begin != 0 || open.asked.end != open.file->size) sources_.set_whole_only(source, true);
-      open.asked.begin = open.at = 0;
+      if (open.asked.begin != 0 || open.asked.end != open.file->size) take_as_whole(id, lock);
       return;
     case HttpAnswer::missing:
       if (open.file == nullptr) {

@@ -140,6 +140,9 @@ class Fetch {
     ByteRanges lacking;
     std::uint64_t at = 0;  // of the byte that comes next
     Piece *again = nullptr;
+    bool is_part = false;    // answered with the bytes that were asked for
+    bool from_start = false;  // answered with the file from its beginning, though a part was asked for: takes what is wanted
+                              // of it as it goes by
     std::uint64_t gave = 0;  // bytes of use
     bool writing = false;    // by a thread without the lock: nobody else changes it
     std::string text;
@@ -170,6 +173,9 @@ class Fetch {
   FetchRequest open_request(File *file, std::size_t source, ByteRange asked, ByteRanges lacking, Piece *again);
   Open *find_open(std::uint64_t id, Lock &lock);  // null where it is over
   bool take_bytes(std::uint64_t id, const char *data, std::size_t size, Lock &lock);
+  bool take_of_file(std::uint64_t id, const char *data, std::size_t size, Lock &lock);
+  bool take_from_start(std::uint64_t id, const char *data, std::size_t size, Lock &lock);
+  void take_as_whole(std::uint64_t id, Lock &lock);
   void close(std::uint64_t id, const std::string &why);
 
   // fetch_pieces.cpp
@@ -210,7 +216,7 @@ class Fetch {
   std::size_t wanting_ = 0;                // files before it want nothing
   std::list<Again> again_;
   std::map<std::uint64_t, Open> open_;
-  std::condition_variable written_;  // one of them is written to no more
+  std::condition_variable written_;  // one of them is written to no more, or nobody compares what is here
   std::unordered_set<std::string> asked_names_;  // of the manifests, for requests
   std::uint64_t last_id_ = 0;
   bool working_ = false, finished_ = false;
@@ -224,6 +230,7 @@ auto Fetch::ending(Lock &lock, Body &&body) {
   } catch (const Error &error) {
     if (!lock.owns_lock()) lock.lock();
     if (!failure_) failure_ = error;
+    written_.notify_all();
     throw;
   }
 }

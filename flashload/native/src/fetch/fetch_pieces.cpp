@@ -81,6 +81,7 @@ bool Fetch::work(Lock &lock) {
     if (!file.done && done < kWorkBytes && roll_hash(file, kWorkBytes, lock)) done += kWorkBytes;
   }
   working_ = false;
+  written_.notify_all();
   return done > 0;
 }
 

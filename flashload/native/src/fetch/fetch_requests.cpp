@@ -24,7 +24,8 @@ std::optional<FetchRequest> Fetch::find_request() {
       if (sources_.whole_only(*source)) {
         lacking = std::move(file.wanted);
         file.wanted.clear();
-        const ByteRange asked{0, lacking.end()};
+        // It may have learned about ranges since: then they begin with what is wanted.
+        const ByteRange asked{lacking.first(UINT64_MAX).begin, lacking.end()};
         return open_request(&file, *source, asked, std::move(lacking), nullptr);
       }
       const ByteRange asked = file.wanted.first(options_.request_bytes);
@@ -50,12 +51,11 @@ std::optional<FetchRequest> Fetch::find_again() {
     }
     if (!source) source = sources_.pick(at->avoided);
     if (!source) source = sources_.pick(0);
-    if (!source) continue;
+    if (!source || sources_.is_busy(*source)) continue;
     const Again chosen = std::move(*at);
     again_.erase(at);
-    const bool whole = sources_.whole_only(*source);
     // In one request: what it lacks has no holes, as one source has given it from its beginning.
-    const ByteRange asked = whole ? ByteRange{0, chosen.lacking.end()} : chosen.lacking.first(UINT64_MAX);
+    const ByteRange asked = chosen.lacking.first(UINT64_MAX);
     return open_request(chosen.file, *source, asked, chosen.lacking, chosen.piece);
   }
   return std::nullopt;
@@ -110,6 +110,68 @@ bool Fetch::take_bytes(std::uint64_t id, const char *data, std::size_t size, Loc
     open.text.append(data, size);
     return true;
   }
+  return open.from_start ? take_from_start(id, data, size, lock) : take_of_file(id, data, size, lock);
+}
+
+// A request for a part was answered with the file from its beginning. This answer is used, for all that is wanted of the file;
+// further ones would only bring its beginning again, so those that are open are given up, and no others asked for meanwhile.
+void Fetch::take_as_whole(std::uint64_t id, Lock &lock) {
+  const std::size_t source = open_.at(id).source;
+  sources_.set_whole_only(source, true);
+  Open &open = open_.at(id);
+  open.from_start = true;
+  open.asked = {0, open.file->size};
+  open.at = 0;
+  std::vector<std::uint64_t> others;
+  for (const auto &[other, each] : open_) {
+    const bool whole_file = each.file == nullptr || each.asked.bytes() == each.file->size;
+    if (each.source == source && !whole_file && !each.is_part) others.push_back(other);
+  }
+  for (const std::uint64_t other : others) {
+    if (find_open(other, lock) != nullptr) close(other, "");
+  }
+}
+
+bool Fetch::take_from_start(std::uint64_t id, const char *data, std::size_t size, Lock &lock) {
+  while (Open *const open = find_open(id, lock)) {
+    File &file = *open->file;
+    const std::uint64_t at = open->at;
+    if (open->again == nullptr) {  // that piece alone comes from one source
+      const ByteRange ahead{at, file.size};
+      file.wanted.visit(ahead, [&](ByteRange part) { open->lacking.add(part); });
+      file.wanted.remove(ahead);
+      // What may be here already must not have gone by when it turns out that it is not.
+      while (file.unknown < file.pieces.size() && file.pieces[file.unknown].state != PieceState::unknown) ++file.unknown;
+      if (file.unknown < file.pieces.size() &&
+          (open->lacking.empty() || file.pieces[file.unknown].of.range.begin < at + size)) {
+        if (working_) {
+          written_.wait(lock);
+        } else {
+          working_ = true;
+          examine(file, file.pieces[file.unknown], lock);
+          working_ = false;
+          written_.notify_all();
+        }
+        require_no_failure();
+        continue;
+      }
+    }
+    if (open->lacking.empty()) {
+      close(id, "");
+      return false;
+    }
+    if (size == 0) return true;
+    // Not beyond: of a flash file nobody knows what is wanted behind the header before that is whole.
+    const std::size_t count = static_cast<std::size_t>(std::min<std::uint64_t>(size, open->lacking.end() - at));
+    take_of_file(id, data, count, lock);
+    data += count;
+    size -= count;
+  }
+  return false;
+}
+
+bool Fetch::take_of_file(std::uint64_t id, const char *data, std::size_t size, Lock &lock) {
+  Open &open = *find_open(id, lock);
   File &file = *open.file;
   const ByteRange come{open.at, open.at + std::min<std::uint64_t>(size, open.asked.end - open.at)};
   ByteRanges of_use;
@@ -130,8 +192,8 @@ bool Fetch::take_bytes(std::uint64_t id, const char *data, std::size_t size, Loc
     written();
     throw;
   }
-  written();
   open.at = come.end;
+  written();
   std::vector<Piece *> complete;
   of_use.visit(come, [&](ByteRange part) {
     open.lacking.remove(part);
@@ -147,7 +209,8 @@ bool Fetch::take_bytes(std::uint64_t id, const char *data, std::size_t size, Loc
   open.gave += of_use.bytes();
   const bool over = open.lacking.empty();
   if (over || open.gave >= kMuch) sources_.gave(open.source);
-  if (over) close(id, "");
+  const bool goes_on = open.from_start;  // what is complete may show that more is wanted
+  if (over && !goes_on) close(id, "");
   for (Piece *piece : complete) compare_arrived(file, *piece, lock);
   return !over;
 }

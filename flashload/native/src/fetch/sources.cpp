@@ -33,7 +33,7 @@ std::optional<std::size_t> FetchSources::pick(SourceMask avoided) const noexcept
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const Source &source = sources_[i];
-    if (source.dropped || (avoided >> i & 1) != 0 || (source.whole_only && source.open > 0)) continue;
+    if (source.dropped || (avoided >> i & 1) != 0 || is_busy(i)) continue;
     const auto rank = [this](std::size_t at) { return std::make_tuple(sources_[at].failures, sources_[at].open, at); };
     if (!best || rank(i) < rank(*best)) best = i;
   }

@@ -32,6 +32,9 @@ class FetchSources {
   bool whole_only(std::size_t source) const { return sources_[source].whole_only; }
   void set_whole_only(std::size_t source, bool is) { sources_[source].whole_only = is; }
 
+  // Whether nothing more may be asked of it until what is open has ended.
+  bool is_busy(std::size_t source) const { return sources_[source].whole_only && sources_[source].open > 0; }
+
   // The one to be asked now, not one of `avoided`; none where it is busy, or where there is none. One that gives whole
   // files alone is asked for one at a time.
   std::optional<std::size_t> pick(SourceMask avoided) const noexcept;

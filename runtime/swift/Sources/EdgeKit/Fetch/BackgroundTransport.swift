@@ -88,8 +88,8 @@ import Synchronization
             throw FetchTrouble("answered with another file than the bundle lists")
           }
           given.withLock { $0[whole.file] = nil }
-          if isStart {  // having been told so, the core takes the file from its first byte on
-            _ = try await give(whole.file, from: 0, bytes: end, to: request, of: fetch)
+          if isStart {  // having been told so, the core takes all that it wants of the file
+            _ = try await give(whole.file, from: 0, bytes: request.size, to: request, of: fetch)
             return
           }
         }
