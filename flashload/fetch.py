@@ -63,7 +63,8 @@ class Progress:
     """How far it is, in bytes: of the bundle (0 while nobody knows), compared, and waiting for the rest of
     their run; given by sources, copied from the bundle that was there, and left by an earlier fetch.
     `damaged` counts runs and files that came with other bytes; `current` tells that the folder had the bundle
-    already.
+    already. Of several bundles `chosen` is the path of the one that is taken, empty before that is known, and
+    `kept_format` tells that the bundle in the folder had its format.
     """
 
     total: int
@@ -74,11 +75,15 @@ class Progress:
     found: int
     damaged: int
     current: bool
+    chosen: str
+    kept_format: bool
 
 
 class Fetch:
     """Brings a bundle from `sources`, whose names are for messages, to a folder. Of several bundles it takes
     the first whose format is one of `formats` (none: any) and that runs on `system`, a name and a version.
+    With `only_formats` a bundle that is alone has to be of one of them too. With `keep_format` that one of
+    several comes first whose format the bundle in the folder has.
 
     Safe to use from several threads, each of which has its own requests. Raises InvalidRequest, OpenFailed,
     WriteFailed, or NativeError where the core cannot be used. Its methods raise FetchFailed, ChecksumMismatch
@@ -95,6 +100,8 @@ class Fetch:
         system: tuple[str, str] | None = None,
         request_bytes: int = 0,
         compare: bool = False,
+        only_formats: bool = False,
+        keep_format: bool = False,
     ) -> None:
         library = self._library = _native.functions(_SIGNATURES, "ek_fetch_close")
         options = FetchOptionsStruct(
@@ -107,6 +114,8 @@ class Fetch:
             system=system[0].encode() if system else None,
             system_version=system[1].encode() if system else None,
             request_bytes=request_bytes,
+            only_formats=only_formats,
+            keep_format=keep_format,
         )
         handle = c_void_p()
         _native.check(library.ek_fetch_open(_native.path_bytes(folder), byref(options), byref(handle)))
@@ -168,6 +177,8 @@ class Fetch:
             found=info.found_bytes,
             damaged=info.damaged,
             current=bool(info.current),
+            chosen=(info.chosen or b"").decode(),
+            kept_format=bool(info.kept_format),
         )
 
     @property

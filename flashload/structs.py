@@ -72,7 +72,7 @@ class FetchOptionsStruct(Struct):
         ("struct_size", c_uint32), ("source_count", c_int32), ("sources", POINTER(c_char_p)),
         ("sha256", c_char_p), ("formats", POINTER(c_char_p)), ("format_count", c_int32),
         ("compare", c_int32), ("system", c_char_p), ("system_version", c_char_p),
-        ("request_bytes", c_uint64),
+        ("request_bytes", c_uint64), ("only_formats", c_int32), ("keep_format", c_int32),
     )  # fmt: skip
 
 
@@ -93,5 +93,6 @@ class FetchInfoStruct(Struct):
         ("struct_size", c_uint32), ("current", c_int32), ("total_bytes", c_uint64),
         ("whole_bytes", c_uint64), ("arrived_bytes", c_uint64), ("fetched_bytes", c_uint64),
         ("copied_bytes", c_uint64), ("found_bytes", c_uint64), ("damaged", c_int64),
-        ("requests", c_int64), ("arriving", c_char_p),
+        ("requests", c_int64), ("arriving", c_char_p), ("chosen", c_char_p), ("kept_format", c_int32),
+        ("reserved", c_int32),
     )  # fmt: skip

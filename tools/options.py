@@ -206,7 +206,12 @@ def chosen_from(given: str, bundle: Bundle) -> str:
     """A remark on a bundle that was taken from those in folder `given`; empty if there was no choice."""
     if bundle.path == Path(given):
         return ""
-    return f"{given} has bundles for several formats; taking {bundle.path}"
+    return said_of_choice(given, bundle.path)
+
+
+def said_of_choice(given: str, taken: object) -> str:
+    """A remark on what is taken of several bundles."""
+    return f"{given} has bundles for several formats; taking {taken}"
 
 
 def bundle_folder(bundle: str, engine: str | None = None, *, quiet: bool = False, to_run: bool = True) -> str:

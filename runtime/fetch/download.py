@@ -28,7 +28,8 @@ WAIT_SHARE = 1.0
 class Arrived:
     """A bundle in its folder, and what it took: bytes of the bundle, given by sources, copied from the bundle
     that was there, left by an earlier fetch, and how many runs and files came damaged at first. `current`
-    tells that it was there already.
+    tells that it was there already. Of several bundles `chosen` is the path of the one that was taken, empty
+    where there is one alone.
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class Arrived:
     found: int
     damaged: int
     current: bool
+    chosen: str = ""
 
 
 def fetch(
@@ -61,7 +63,8 @@ def fetch(
     Args:
         sha256: the 64 digits that the manifest must begin with; of several bundles that of bundles.json.
         formats: of several bundles the first in one of these is taken, such as "native"; empty: the first of
-            all. By default the formats that engines run here.
+            all. A bundle that is alone has to be in one of them too. By default of several the one in the
+            format of the bundle in `folder`, or else the first that engines run here, and one alone in any.
         system: "ios" or "macos" and its version, which the bundle must run on.
         connections: requests at the same time.
         compare: also compare a bundle that is there with the same manifest, and mend it.
@@ -81,6 +84,8 @@ def fetch(
         formats=formats_here() if formats is None else formats,
         system=system,
         compare=compare,
+        only_formats=formats is not None,
+        keep_format=formats is None,
     )
     download = _Download(fetching, transports, trouble or _nobody)
     try:
@@ -91,7 +96,14 @@ def fetch(
         if download.ended:  # else with the last thread that uses it
             fetching.close()
     return Arrived(
-        Path(folder), done.total, done.fetched, done.copied, done.found, done.damaged, done.current
+        Path(folder),
+        done.total,
+        done.fetched,
+        done.copied,
+        done.found,
+        done.damaged,
+        done.current,
+        done.chosen,
     )
 
 
@@ -120,6 +132,7 @@ class _Download:
                 while thread.is_alive():
                     thread.join(_LOOK_S)
                     progress(self.fetch.progress)
+            progress(self.fetch.progress)  # of one that was over at once
         finally:  # after an interrupt or a failure they end with the bytes that they are at
             self._stop(None)
             for thread in threads:

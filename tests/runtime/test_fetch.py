@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import random
@@ -612,13 +613,65 @@ def test_of_several_what_this_computer_emulates_is_asked_for(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"formats": ["onnx"]}, "'coreml' and 'native', not for onnx; export it with --format onnx"),
-        ({"system": ("ios", "12.0")}, "is for ios 13.0 and later; this is ios 12.0; export one for that"),
+        ({"formats": ["onnx"]}, "'coreml' and 'native', not for onnx; its owner has to export one for that"),
+        ({"system": ("ios", "12.0")}, "is for ios 13.0 and later; this is ios 12.0; its owner has to export"),
     ],
 )
 def test_of_several_none(options, said, several: Path, tmp_path: Path) -> None:
     with RangeServer(several) as server, pytest.raises(UnsupportedBundle, match=said):
         fetch(server.url, tmp_path / "here", **options)
+
+
+def test_a_bundle_that_is_alone_has_the_format_that_was_asked_for(
+    bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    said = r"edgekit.json: is for 'native', not qnn, and the only bundle there; ask for that, or give another"
+    for _ in range(2):  # also where it is here already
+        with pytest.raises(UnsupportedBundle, match=said):
+            fetch(server.url, tmp_path / "here", formats=["qnn"])
+        assert server.paths()[-1] == MANIFEST_NAME
+        fetch(server.url, tmp_path / "here", formats=["coreml", "native"])
+    fetch(server.url, tmp_path / "any", formats=[])
+    served = arriving.make(tmp_path / "served", (1000,), form="coreml")
+    fetch(str(served), tmp_path / "other")  # on any device, where nothing was asked for
+    assert contents(tmp_path / "other") == contents(served)
+
+
+def test_a_folder_keeps_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    members = {"npu": ("qnn", ""), "cpu": ("native", "")}
+    old = arriving.make_set(tmp_path / "old", members)
+    new = arriving.make_set(tmp_path / "new", dict(reversed(members.items())))
+    here = tmp_path / "here"
+    assert fetch(str(old), here, formats=["qnn"]).chosen == "npu"
+    assert fetch(str(old), here).current
+    assert fetch(str(new), here).chosen == "npu" and contents(here) == contents(new / "npu")
+    assert fetch(str(new), here, formats=["native"]).chosen == "cpu"
+    assert fetch(str(old), here).chosen == "cpu" and contents(here) == contents(old / "cpu")
+    # One that the set has no more, or that this system does not run, is kept by nothing.
+    only = arriving.make_set(tmp_path / "only", {"cpu": ("native", "")})
+    later = arriving.make_set(tmp_path / "later", {"npu": ("qnn", "99.0"), "cpu": ("native", "")})
+    for source in (only, later):
+        fetch(str(old), here, formats=["qnn"])
+        assert fetch(str(source), here, system=("ios", "26.0")).chosen == "cpu"
+
+
+def test_the_command_says_which_bundle_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    folder = arriving.make_set(tmp_path / "set", {"npu": ("qnn", ""), "cpu": ("native", "")})
+    here = tmp_path / "here"
+    taking = f"{folder} has bundles for several formats; taking"
+    assert f"{taking} cpu\n" in command(folder, tmp_path / "first").stderr
+    assert f"{taking} npu\n" in command(folder, here, "--format", "qnn").stderr
+    again = command(folder, here)
+    kept = f"of the format of the one in {here}; --format takes another"
+    assert f"{taking} npu, {kept}\n" in again.stderr and "has this bundle already" in again.stdout
+    assert json.loads(command(folder, here, "--json").stdout)["chosen"] == "npu"
+    single = command(folder / "cpu", here, "--format", "qnn")
+    assert single.exit_code == 2 and "is for 'native', not qnn" in single.output
+    assert "several formats" not in command(folder / "cpu", here).stderr
+    nonsense = command(folder, here, "--format", "foo")
+    assert nonsense.exit_code == 2 and "unknown format 'foo'; supported: native, onnx" in nonsense.output
 
 
 def test_a_manifest_that_the_set_does_not_list(several: Path, tmp_path: Path) -> None:

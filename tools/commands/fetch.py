@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.flashload.errors import FetchFailed, WriteFailed
+from edgekit.flashload.names import unknown
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command
-from edgekit.tools.options import Count, Folder, debug_option, json_option
+from edgekit.tools.options import Count, Folder, debug_option, json_option, said_of_choice
 from edgekit.tools.suggestion import suggested_run
 from edgekit.tools.terminal_text import counted, visible
 
@@ -59,14 +60,16 @@ def command(
     from edgekit.runtime.bundle.choice import system_here
     from edgekit.runtime.fetch import fetch
 
+    if form is not None and form not in (known := _formats()):
+        raise click.UsageError(unknown("format", form, known))
     with Steps("asking", quiet=as_json) as steps:
-        shown = _Shown(steps)
+        shown = _Shown(steps, source, folder)
         try:
             done = fetch(
                 [source, *mirrors],
                 folder,
                 sha256=sha256,
-                formats=[form] if form else None,
+                formats=None if form is None else [form],
                 system=system_here(),
                 connections=connections,
                 compare=repair,
@@ -99,21 +102,36 @@ def command(
     note(f"next: {suggested_run(folder)}")
 
 
+def _formats() -> list[str]:
+    """Formats that bundles may have, those of plugins too."""
+    from edgekit.export.formats import FORMATS
+    from edgekit.runtime.engine_registry import ENGINES
+
+    return list(dict.fromkeys([*FORMATS, *(row.format for row in ENGINES.working())]))
+
+
 class _Shown:
     """Tells `Steps` how far a fetch is."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, source: str, folder: Path) -> None:
         self._steps, self._stage, self._done = steps, "", 0
+        self._source, self._folder = source, folder
         self._said = set[str]()
 
     def note(self, line: str) -> None:
         """Each trouble once."""
+        self._say(f"note: {line}")
+
+    def _say(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
-            self._steps.note(f"note: {line}")
+            self._steps.note(line)
 
     def take(self, progress: Progress) -> None:
         self._steps.advance(0, "")  # looks for interrupts
+        if progress.chosen:
+            kept = f", of the format of the one in {self._folder}; --format takes another"
+            self._say(said_of_choice(self._source, progress.chosen) + (kept if progress.kept_format else ""))
         if progress.total == 0 or progress.current:
             return
         if not self._stage:

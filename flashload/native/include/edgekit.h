@@ -1032,9 +1032,12 @@ typedef struct ek_fetch_options {
   const char *system;         /* "ios" or "macos", and its version, such as "26.4": chooses among several bundles; null: */
   const char *system_version; /* any version will do */
   uint64_t request_bytes;     /* the most that is asked for at once, but for what came damaged; 0: 8 MiB */
+  int32_t only_formats;       /* not 0: a bundle that is alone has to be of one of the formats too; 0: it may have any */
+  int32_t keep_format;        /* not 0: where the folder has a bundle, and the set one of its format that the system runs, that
+                                 one is taken, whatever `formats` says; 0: the choice is made anew */
 } ek_fetch_options;
 
-#define EK_FETCH_OPTIONS_INIT {sizeof(ek_fetch_options), 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0}
+#define EK_FETCH_OPTIONS_INIT {sizeof(ek_fetch_options), 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0}
 
 /* Folder `folder` (UTF-8) need not exist; nobody else may fetch into it. EK_INVALID_ARGUMENT, EK_OPEN_FAILED,
  * EK_WRITE_FAILED, EK_INVALID_STATE where another fetch is at it, EK_OUT_OF_MEMORY. `*fetch` is null after a failure;
@@ -1067,7 +1070,8 @@ typedef struct ek_fetch_request {
 /* Tells in *step what comes next, and fills *request for EK_FETCH_ASK. Compares what is here already, 32 MB or a run at a
  * time. EK_FETCH_FAILED where no source gives what is needed; EK_CHECKSUM_MISMATCH, EK_MALFORMED_FILE where they give
  * other bytes again and again; EK_WRITE_FAILED, also for a disk that has no room for the bundle; EK_UNSUPPORTED_VERSION,
- * EK_UNSUPPORTED_BUNDLE where none of several bundles is of the formats; EK_INVALID_ARGUMENT for a folder that has files
+ * EK_UNSUPPORTED_BUNDLE where none of several bundles is of the formats, or with only_formats the one that is alone is not;
+ * EK_INVALID_ARGUMENT for a folder that has files
  * which are no bundle's; EK_READ_FAILED, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_fetch_next(ek_fetch *fetch, int32_t *step, ek_fetch_request *request) EK_NOEXCEPT;
 
@@ -1102,6 +1106,10 @@ typedef struct ek_fetch_info {
   int64_t damaged;        /* runs and files that came with other bytes */
   int64_t requests;       /* that are open */
   const char *arriving;   /* the folder with what has arrived; belongs to the fetch */
+  const char *chosen;     /* of several bundles, the path of the one that is taken, below the source's address; belongs to the
+                             fetch; null: there is one alone, or nobody knows yet */
+  int32_t kept_format;    /* not 0: it was chosen by the format of the bundle in the folder (keep_format) */
+  int32_t reserved;
 } ek_fetch_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */

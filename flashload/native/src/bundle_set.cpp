@@ -15,6 +15,9 @@ namespace {
 constexpr std::int64_t kSchemaVersion = 3;
 constexpr std::size_t kMostDigits = 9;
 constexpr const char *kSystems[] = {"ios", "macos"};
+// What to do where a set has no bundle of use.
+constexpr const char *kOwn = "; export one for that";
+constexpr const char *kOfOthers = "; its owner has to export one for that";
 
 template <typename... Parts>
 [[noreturn]] void malformed(const std::string &where, const Parts &...parts) {
@@ -111,15 +114,17 @@ std::string listed(const std::vector<std::string> &names, const char *last) {
 }
 
 // For a runner none of whose formats is in the set.
-std::string missing_formats(const BundleSet &set, const BundleRunner &runner) {
+std::string missing_formats(const BundleSet &set, const BundleRunner &runner, bool is_own) {
   std::vector<std::string> formats;
   for (const BundleSetMember &member : set.members) formats.push_back(in_quotes(member.format, 40));
   return "has bundles for " + listed(formats, "and") + ", not for " + listed(runner.formats, "or") +
-         (runner.formats.size() == 1 ? "; export it with --format " + runner.formats[0] : "; export one for that");
+         (!is_own                       ? kOfOthers
+          : runner.formats.size() == 1 ? "; export it with --format " + runner.formats[0]
+                                       : kOwn);
 }
 
 // For a runner for whose formats the set has bundles, all for later systems.
-std::string later_systems(const BundleSet &set, const BundleRunner &runner) {
+std::string later_systems(const BundleSet &set, const BundleRunner &runner, bool is_own) {
   std::vector<std::string> refusals;
   for (const BundleSetMember &member : set.members) {
     refusals.push_back(in_quotes(member.path, 40) +
@@ -128,7 +133,7 @@ std::string later_systems(const BundleSet &set, const BundleRunner &runner) {
                             : " is not for " + listed(runner.formats, "or")));
   }
   return "none of its bundles runs here: " + listed(refusals, "and") + "; this is " + runner.system + " " + runner.version +
-         "; export one for that";
+         (is_own ? kOwn : kOfOthers);
 }
 
 }  // namespace
@@ -160,7 +165,7 @@ BundleSet parse_bundle_set(std::string_view text, const std::string &where) {
   return set;
 }
 
-const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &runner, const std::string &where) {
+const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &runner, const std::string &where, bool is_own) {
   std::vector<std::uint32_t> own;
   if (!runner.system.empty() && !parse_version(runner.version, own)) {
     fail(EK_INVALID_ARGUMENT, in_quotes(runner.version, 40), " is no version of a system; give numbers with dots");
@@ -171,7 +176,7 @@ const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &r
     if (runner.system.empty() || minimum_of(member, runner.system) <= own) return member;
     formats_fit = true;
   }
-  fail(EK_UNSUPPORTED_BUNDLE, where, ": ", formats_fit ? later_systems(set, runner) : missing_formats(set, runner));
+  fail(EK_UNSUPPORTED_BUNDLE, where, ": ", formats_fit ? later_systems(set, runner, is_own) : missing_formats(set, runner, is_own));
 }
 
 const BundleFile &manifest_of(const BundleSet &set, const BundleSetMember &member, const std::string &where) {

@@ -40,8 +40,10 @@ struct BundleRunner {
 };
 
 // The first member that `runner` runs. Throws Error: EK_UNSUPPORTED_BUNDLE where there is none, with what keeps each from
-// it; EK_INVALID_ARGUMENT for a version that is none.
-const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &runner, const std::string &where);
+// it; EK_INVALID_ARGUMENT for a version that is none. `is_own`: whoever reads the message exports bundles; else they come from
+// somebody else.
+const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &runner, const std::string &where,
+                                     bool is_own = true);
 
 // What the set says of a member's manifest. Throws Error (EK_MALFORMED_FILE) where it does not list it.
 const BundleFile &manifest_of(const BundleSet &set, const BundleSetMember &member, const std::string &where);

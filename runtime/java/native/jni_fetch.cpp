@@ -46,6 +46,7 @@ jlong open(JNIEnv *env, jclass, jbyteArray folder, jobjectArray sources, jbyteAr
     options.system = name.get();
     options.system_version = number.get();
     options.request_bytes = static_cast<std::uint64_t>(request_bytes);
+    options.only_formats = formats != nullptr;
     ek_fetch *fetch = nullptr;
     check(env, ek_fetch_open(bytes(env, folder).c_str(), &options, &fetch));
     return handle(fetch);

@@ -34,6 +34,8 @@ FetchOptions read_options(const ek_fetch_options *given) {
   out.sha256 = text_or_empty(options.sha256);
   if (options.request_bytes != 0) out.request_bytes = options.request_bytes;
   out.compare = options.compare != 0;
+  out.only_formats = options.only_formats != 0;
+  out.keep_format = options.keep_format != 0;
   return out;
 }
 
@@ -127,6 +129,8 @@ ek_status ek_fetch_get_info(ek_fetch *fetch, ek_fetch_info *info) noexcept {
     made.damaged = found.damaged;
     made.requests = found.requests;
     made.arriving = own.staging().c_str();
+    made.chosen = found.chosen;
+    made.kept_format = found.kept_format;
     write_struct(info, made, "ek_fetch_info");
   });
 }

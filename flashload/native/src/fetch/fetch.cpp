@@ -127,6 +127,7 @@ FetchProgress Fetch::progress() {
   FetchProgress found = progress_;
   for (const File &file : files_) found.arrived += file.arrived.bytes();
   found.requests = static_cast<std::int64_t>(open_.size());
+  if (!chosen_.empty()) found.chosen = chosen_.c_str();
   return found;
 }
 

@@ -39,6 +39,8 @@ namespace edgekit {
 struct FetchOptions {
   std::vector<std::string> sources;  // their names, for messages
   BundleRunner runner;               // which bundle of a set
+  bool only_formats = false;         // a bundle that is alone has to be of the runner's formats too
+  bool keep_format = false;          // of a set the bundle of the format which the one in the folder has, if the system runs it
   std::string sha256;                // that the manifest begins with, or of bundles.json; empty: any
   std::uint64_t request_bytes = std::uint64_t{8} << 20;  // the most that is asked for at once, but for what was damaged
   bool compare = false;              // a bundle that is there and has the same manifest: all of it, and mends it
@@ -74,6 +76,8 @@ struct FetchProgress {
   std::int64_t damaged = 0;   // runs and files that came with other bytes
   std::int64_t requests = 0;  // that are open
   bool current = false;       // the folder had this bundle already
+  bool kept_format = false;   // the bundle was chosen by the format of the one in the folder
+  const char *chosen = nullptr;  // of a set, the path of its bundle; lives as long as the fetch; null: there is no set, or not yet
 };
 
 // Safe to use from several threads. Those that use one request wait for each other while its bytes are written, so that
@@ -164,6 +168,8 @@ class Fetch {
   void take_index(std::size_t source, const std::string &text);
   void take_set(const std::string &text, const std::string &where);
   void take_manifest(const std::string &text, const std::string &where);
+  const BundleSetMember *member_like_here(const std::string &where) const;
+  void require_format(const BundleManifest &manifest, const std::string &where) const;
   bool is_current(const BundleManifest &manifest) const;
   void require_room(const BundleManifest &manifest) const;
 
@@ -207,7 +213,7 @@ class Fetch {
   SourceMask index_lacks_ = 0;
   int index_damaged_ = 0;
   BundleSet set_;
-  std::string member_, member_manifest_;  // of a set: the folder with a slash behind it, and the manifest's name
+  std::string chosen_, member_;  // of a set: the folder of the bundle, and the same with a slash behind it
   std::string manifest_;  // its text
   KeptPieces kept_;
 

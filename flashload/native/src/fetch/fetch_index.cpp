@@ -37,6 +37,12 @@ std::string gigabytes(std::uint64_t count) {
   return text.str();
 }
 
+// Empty where the manifest names none.
+std::string format_of(const Json &root) {
+  const Json *format = root.at("programs").find("format");
+  return format != nullptr && format->kind() == Json::Kind::string ? format->string() : std::string();
+}
+
 }  // namespace
 
 std::string Fetch::index_name() const {
@@ -84,11 +90,34 @@ void Fetch::take_set(const std::string &text, const std::string &where) {
          "; these are other bundles than were asked for");
   }
   set_ = parse_bundle_set(text, where);
-  const BundleSetMember &chosen = choose_member(set_, options_.runner, where);
+  const BundleSetMember *like_here = options_.keep_format ? member_like_here(where) : nullptr;
+  const BundleSetMember &chosen = like_here != nullptr ? *like_here : choose_member(set_, options_.runner, where, false);
   manifest_of(set_, chosen, where);
+  progress_.kept_format = like_here != nullptr;
+  chosen_ = chosen.path;
   member_ = chosen.path + "/";
   index_ = Index::member;
   index_lacks_ = 0;
+}
+
+// That of the set with the format of the bundle in the folder; null where the folder has none, or the set has none for it.
+const BundleSetMember *Fetch::member_like_here(const std::string &where) const {
+  try {
+    BundleFolder here(staging_.folder());
+    return &choose_member(set_, {{format_of(here.take_root())}, options_.runner.system, options_.runner.version}, where, false);
+  } catch (const Error &) {
+    return nullptr;
+  }
+}
+
+void Fetch::require_format(const BundleManifest &manifest, const std::string &where) const {
+  const std::string own = format_of(manifest.root);
+  const std::vector<std::string> &formats = options_.runner.formats;
+  if (own.empty() || formats.empty() || std::find(formats.begin(), formats.end(), own) != formats.end()) return;
+  std::string asked;
+  for (const std::string &format : formats) asked += (asked.empty() ? "" : ", ") + format;
+  fail(EK_UNSUPPORTED_BUNDLE, where, ": is for ", in_quotes(own, 40), ", not ", asked,
+       ", and the only bundle there; ask for that, or give another source");
 }
 
 void Fetch::take_manifest(const std::string &text, const std::string &where) {
@@ -104,6 +133,7 @@ void Fetch::take_manifest(const std::string &text, const std::string &where) {
     fail(EK_CHECKSUM_MISMATCH, where, ": begins with SHA-256 ", seal, ", expected ", options_.sha256,
          "; it is another bundle than was asked for");
   }
+  if (options_.only_formats && index_ == Index::manifest) require_format(manifest, where);
   manifest_ = text;
   const WeightsFile &weights = manifest.weights;
   std::uint64_t total = 0;

@@ -52,9 +52,11 @@ public final class FetchOptions {
   }
 
   /**
-   * Says which of several bundles are of use: the first there that is of one of these formats is taken.
+   * Says which of several bundles are of use: the first there that is of one of these formats is taken. A bundle that is alone
+   * has to be of one of them too.
    *
-   * @param formats those that sessions run where it is not said, such as "native"; none: any
+   * @param formats such as "native"; none: any. Where it is not said, of several bundles those that sessions run are of use,
+   *     and one that is alone in any format
    * @return this
    */
   public FetchOptions formats(String... formats) {

@@ -39,7 +39,8 @@ public actor BundleFetch {
           struct_size: UInt32(MemoryLayout<ek_fetch_options>.size), source_count: Int32(clamping: sources.count),
           sources: sourcePointers.baseAddress, sha256: seal, formats: formatPointers.baseAddress,
           format_count: Int32(clamping: formats.count), compare: options.compare ? 1 : 0, system: texts[0],
-          system_version: texts[1], request_bytes: options.requestBytes ?? transport?.requestBytes ?? 0)
+          system_version: texts[1], request_bytes: options.requestBytes ?? transport?.requestBytes ?? 0,
+          only_formats: options.formats == nil ? 0 : 1, keep_format: 0)
         return ek_fetch_open(folder, &wanted, &opened)
       }
     }

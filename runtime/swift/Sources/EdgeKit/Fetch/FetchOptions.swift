@@ -8,7 +8,8 @@ public struct FetchOptions: Sendable, Equatable {
   /// Of several bundles, those that this build executes and that run on this system are of use, and the first is taken;
   /// false: the first of all.
   public var forThisSystem = true
-  /// Of several bundles, those of these formats are of use; nil: what `forThisSystem` says.
+  /// Of several bundles, those of these formats are of use, and one that is alone has to be of one of them too; nil: what
+  /// `forThisSystem` says, and one that is alone may have any format.
   public var formats: [String]?
   /// Whether a bundle that is there with the same manifest is compared and mended; false: it is taken for whole if its files
   /// have their sizes.
