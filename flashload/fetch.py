@@ -60,8 +60,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is, in bytes: of the bundle (0 while nobody knows), compared, and waiting for the rest of
-    their run; given by sources, copied from the bundle that was there, and left by an earlier fetch.
+    """How far it is, in bytes: of the bundle (0 until its manifest has come), compared, and waiting for the
+    rest of their run; given by sources, copied from the bundle that was there, and left by an earlier fetch.
     `damaged` counts runs and files that came with other bytes; `current` tells that the folder had the bundle
     already. Of several bundles `chosen` is the path of the one that is taken, empty before that is known, and
     `kept_format` tells that the bundle in the folder had its format.

@@ -122,6 +122,7 @@ class _Download:
     _stopped: bool = False
     _error: BaseException | None = None
     ended: bool = False  # no thread uses the fetch any more
+    _reasons: dict[int, str] = field(default_factory=dict)  # by source: why its last request failed
 
     def run(self, connections: int, progress: Callable[[Progress], object]) -> None:
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(connections)]
@@ -170,7 +171,8 @@ class _Download:
         name = self.transports[request.source].name
         if request.wait_s:
             if request.wait_s >= _LONG_WAIT_S:
-                self.trouble(f"{name}: is asked again in {request.wait_s:.0f} seconds")
+                again = f"is asked again in {request.wait_s:.0f} seconds"
+                self.trouble(f"{name}: {self._reasons.get(request.source, 'has failed')}; {again}")
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, request.wait_s * WAIT_SHARE)
         if self._stopped:
@@ -191,7 +193,7 @@ class _Download:
                     return self.fetch.give_back(request)
         except FetchFailed as error:
             if not (missing and request.nbytes == 0):  # of several bundles there is no manifest
-                said = str(error).removeprefix(f"{name}: ")
+                said = self._reasons[request.source] = str(error).removeprefix(f"{name}: ")
                 self.trouble(f"{name}/{request.name}: {said}" if missing else f"{name}: {said}")
             return self.fetch.end(request, str(error))
         return self.fetch.end(request)

@@ -55,6 +55,12 @@ def transport(source: str) -> Transport:
     scheme = source.partition("://")[0] if "://" in source else ""
     if scheme.lower() in ("http", "https"):
         return Server.at(source)
+    if source.startswith("hf:"):
+        name, _, revision = source.removeprefix("hf:").partition("@")
+        address = f"https://huggingface.co/{name or 'OWNER/NAME'}/resolve/{revision or 'main'}"
+        raise InvalidRequest(
+            f"{quoted(source, 200)}: is no address; on the hub that is {quoted(address, 200)}"
+        )
     if scheme or not os.path.isdir(source):
         raise InvalidRequest(
             f"{quoted(source, 200)}: is neither an address (https://...) nor a folder of this machine"

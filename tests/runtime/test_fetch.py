@@ -557,9 +557,14 @@ def test_only_the_bundle_that_was_asked_for(bundle: Path, server: RangeServer, t
     fetch(server.url, tmp_path / "here", sha256=seal_of(bundle))
     with pytest.raises(ChecksumMismatch, match="it is another bundle than was asked for"):
         fetch(server.url, tmp_path / "other", sha256="0" * 64)
-    with pytest.raises(InvalidRequest, match="64 lower-case hex digits"):
+    with pytest.raises(InvalidRequest, match="64 hex digits: those that its manifest begins"):
         fetch(server.url, tmp_path / "other", sha256="0" * 63)
     assert not (tmp_path / "other").exists()
+    fetching = Fetch(tmp_path / "capital", [server.url], sha256=seal_of(bundle).upper())
+    request = fetching.next()[1]
+    assert request is not None and fetching.write(request, (bundle / MANIFEST_NAME).read_bytes())
+    fetching.end(request)
+    assert fetching.next()[0] is Step.ASK
 
 
 def test_a_mirror_with_another_bundle_is_left(bundle: Path, tmp_path: Path) -> None:
@@ -1199,11 +1204,22 @@ def test_what_came_beside_the_bundle_is_told_apart(bundle: Path, server: RangeSe
     done = command(server.url, tmp_path / "here")
     nbytes = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     manifest = (bundle / MANIFEST_NAME).stat().st_size
-    whole = size(nbytes - manifest)
-    assert (
-        f"{whole}, every checksum is right: {whole} fetched, {size(manifest)} more of manifests"
-        in done.stdout
-    )
+    parts = f"{size(nbytes)} fetched, {size(manifest)} of that manifests, and bytes that came twice"
+    assert f"{size(nbytes - manifest)}, every checksum is right: {parts}\n" in done.stdout
+    told = json.loads(command(server.url, tmp_path / "other", "--json").stdout)
+    assert told == {
+        "folder": str(tmp_path / "other"),
+        "nbytes": nbytes - manifest,
+        "fetched": nbytes,
+        "copied": 0,
+        "found": 0,
+        "damaged": 0,
+        "current": False,
+        "chosen": "",
+    }
+    page = (Path(__file__).parents[2] / "docs" / "fetch.md").read_text(encoding="utf-8")
+    told_there = page[page.index("With `--json`") :].partition("\n\n")[0]
+    assert all(f"`{name}`" in told_there for name in told)
 
 
 def test_a_failure_says_which_file_and_what_stays(bundle: Path, tmp_path: Path) -> None:
@@ -1226,4 +1242,47 @@ def test_a_long_wait_is_told(bundle: Path, tmp_path: Path) -> None:
 
     with RangeServer(bundle, fault_of=later) as server, pytest.raises(FetchFailed):
         fetch(server.url, tmp_path / "here", trouble=told.append)
-    assert f"{server.url}: is asked again in 4 seconds" in told
+    assert f"{server.url}: is not ready (HTTP status 503); is asked again in 4 seconds" in told
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(status=403), "does not allow it (HTTP status 403)"),
+        (Fault(status=503), "is not ready (HTTP status 503)"),
+        (Fault(redirect="{path}"), "leads in a circle, or to what is no address (HTTP status 302)"),
+        (None, "cannot be reached"),
+    ],
+)
+def test_a_failure_is_told_once(fault: Fault | None, said: str, bundle: Path, tmp_path: Path) -> None:
+    """By the error; what the fetch goes on in spite of, by a note."""
+    with RangeServer(bundle, fault_of=lambda asked: fault) as bad, RangeServer(bundle) as good:
+        url = "http://127.0.0.1:9" if fault is None else bad.url
+        failed = command(url, tmp_path / "here")
+        assert failed.exit_code == 2 and failed.stderr.count(said) == 1 and "note:" not in failed.stderr
+        done = command(url, tmp_path / "here", "--mirror", good.url)
+        assert done.exit_code == 0 and done.stderr.count(f"note: {url}: {said}") == 1
+
+
+def test_a_server_that_is_waited_for_is_told_with_the_reason(bundle: Path, tmp_path: Path) -> None:
+    def later(asked: Asked) -> Fault | None:
+        return Fault(status=503) if asked.path == WEIGHTS else None
+
+    with RangeServer(bundle, fault_of=later) as server:
+        failed = command(server.url, tmp_path / "here", "--connections", "1")
+        again = f"note: {server.url}: is not ready (HTTP status 503); is asked again in 4 seconds\n"
+        assert again in failed.stderr
+        assert f"note: {server.url}: is not ready (HTTP status 503)\n" not in failed.stderr
+
+
+def test_what_is_on_the_hub_has_an_address(tmp_path: Path) -> None:
+    hub = "on the hub that is 'https://huggingface.co/owner/name/resolve"
+    assert f"{hub}/main'\n" in command("hf:owner/name", tmp_path / "here").stderr
+    assert f"{hub}/v1'\n" in command("hf:owner/name@v1", tmp_path / "here").stderr
+
+
+def test_a_folder_that_looks_like_an_option(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "next: edgekit run ./-x " in command(bundle, "--", "-x").stderr

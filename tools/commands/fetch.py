@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgekit.flashload.errors import FetchFailed, WriteFailed
+from edgekit.flashload.errors import EdgekitError, FetchFailed, WriteFailed
 from edgekit.flashload.names import unknown
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="SOURCE")
 @click.argument("folder", metavar="FOLDER", type=Folder())
 @click.option("--mirror", "mirrors", multiple=True, metavar="SOURCE", help="Another place; may be repeated.")
-@click.option("--sha256", metavar="DIGITS", help="What its manifest must begin with.")
+@click.option("--sha256", metavar="DIGITS", help="What its manifest begins with; of a set: of bundles.json.")
 @click.option("--format", "form", metavar="NAME", help="Of several bundles the one of this format.")
 @click.option("--connections", type=Count(1, 64), default=4, show_default=True, help="Requests at a time.")
 @click.option("--repair", is_flag=True, help="Compare what is there already, and mend it.")
@@ -78,12 +78,16 @@ def command(
             )
         except KeyboardInterrupt:
             raise Interrupted("the same command goes on where it stopped") from None
-        except (FetchFailed, WriteFailed) as error:
+        except EdgekitError as error:
+            shown.end(str(error))
+            if not isinstance(error, FetchFailed | WriteFailed):
+                raise
             arriving = folder.with_name(f"{folder.name}.arriving")
             if not arriving.is_dir():
                 raise
             stays = f"what has arrived stays in {arriving}, and the same command goes on with it"
             raise type(error)(f"{error}; {stays}") from error
+        shown.end()
     if as_json:
         click.echo(json.dumps(asdict(done) | {"folder": str(done.folder)}))
         return
@@ -91,12 +95,12 @@ def command(
         said = "has this bundle already; --repair compares it"
     else:
         # Manifests, and bytes that a server without ranges gave before those that were asked for.
-        beside = max(0, done.fetched + done.copied + done.found - done.nbytes)
-        parts = [f"{size(done.fetched - beside)} fetched"]
+        beside = min(done.fetched, max(0, done.fetched + done.copied + done.found - done.nbytes))
+        parts = [f"{size(done.fetched)} fetched"]
+        parts += [f"{size(beside)} of that manifests, and bytes that came twice"] if beside else []
         parts += [f"{size(done.found)} had arrived before"] if done.found else []
         parts += [f"{size(done.copied)} had not changed"] if done.copied else []
         parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
-        parts += [f"{size(beside)} more of manifests and of what was there or came twice"] if beside else []
         said = f"{size(done.nbytes)}, every checksum is right: {', '.join(parts)}"
     click.echo(visible(f"{folder}: {said}"))
     note(f"next: {suggested_run(folder)}")
@@ -117,10 +121,22 @@ class _Shown:
         self._steps, self._stage, self._done = steps, "", 0
         self._source, self._folder = source, folder
         self._said = set[str]()
+        self._waiting = ""
+        self._fetched: int | None = None  # when that was told
 
     def note(self, line: str) -> None:
-        """Each trouble once."""
-        self._say(f"note: {line}")
+        """Each trouble once, when it is known that the fetch goes on in spite of it, or how: one that ends it
+        is told by its error.
+        """
+        if not line.startswith(self._waiting):
+            self.end()
+        self._waiting, self._fetched = line, None
+
+    def end(self, error: str = "") -> None:
+        """Tell the last trouble, unless the error of the fetch does."""
+        line, self._waiting = self._waiting, ""
+        if line and line not in error:
+            self._say(f"note: {line}")
 
     def _say(self, line: str) -> None:
         if line not in self._said:
@@ -129,6 +145,10 @@ class _Shown:
 
     def take(self, progress: Progress) -> None:
         self._steps.advance(0, "")  # looks for interrupts
+        if self._fetched is None:
+            self._fetched = progress.fetched
+        if progress.fetched > self._fetched or self._waiting.endswith("seconds"):
+            self.end()
         if progress.chosen:
             kept = f", of the format of the one in {self._folder}; --format takes another"
             self._say(said_of_choice(self._source, progress.chosen) + (kept if progress.kept_format else ""))

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fetch/http_answer.h"
+#include "portable_names.h"
 #include "printable.h"
 
 namespace edgekit {
@@ -11,9 +12,11 @@ namespace {
 constexpr std::uint64_t kLeastRequest = 64 * 1024;
 
 FetchOptions checked(FetchOptions options) {
+  options.sha256 = small_letters(options.sha256);
   if (!options.sha256.empty() &&
       (options.sha256.size() != kSealDigits || options.sha256.find_first_not_of("0123456789abcdef") != std::string::npos)) {
-    fail(EK_INVALID_ARGUMENT, "the SHA-256 of a bundle has 64 lower-case hex digits: those that its manifest begins with");
+    fail(EK_INVALID_ARGUMENT, "the SHA-256 of a bundle has 64 hex digits: those that its manifest begins with, or of several "
+                              "bundles that of ", kBundleSetName);
   }
   if (options.request_bytes < kLeastRequest) {
     fail(EK_INVALID_ARGUMENT, "requests are of ", kLeastRequest, " bytes or more, not ", options.request_bytes);
@@ -83,7 +86,7 @@ void Fetch::answer(std::uint64_t id, int status, std::string_view content_range)
     case HttpAnswer::other: {
       // Asked again it would say the same.
       const std::string why = answer.why + " in " + open.file->remote +
-                              ": the bundle there was replaced, or is not whole; its owner must upload it again";
+                              ": the bundle there was replaced, or is not whole; it has to be put there again";
       close(id, why);
       sources_.drop(source, why);
       fail(EK_FETCH_FAILED, sources_.name(source), ": ", why);

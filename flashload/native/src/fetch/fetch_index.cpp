@@ -124,7 +124,7 @@ void Fetch::take_manifest(const std::string &text, const std::string &where) {
   if (index_ == Index::member) {
     const BundleFile &entry = *set_.find(index_name());
     if (text.size() != entry.size || xxh3_64(text.data(), text.size()) != entry.xxh3 || sha256_of(text) != entry.sha256) {
-      fail(EK_CHECKSUM_MISMATCH, where, ": is not the manifest that ", kBundleSetName, " lists; its owner must upload the folder again");
+      fail(EK_CHECKSUM_MISMATCH, where, ": is not the manifest that ", kBundleSetName, " lists; the folder has to be put there again");
     }
   }
   const BundleManifest manifest = parse_manifest(text, where);

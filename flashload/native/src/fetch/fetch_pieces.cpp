@@ -187,7 +187,7 @@ void Fetch::take_damaged(File &file, Piece &piece) {
   if (piece.damaged >= kMostDamagedPiece * static_cast<int>(std::max<std::size_t>(sources_.usable(), 1))) {
     fail(EK_CHECKSUM_MISMATCH, what, ": came ", piece.damaged, " times with other bytes than the manifest lists (",
          sources_.name(0), sources_.count() > 1 ? " and others" : "",
-         "): the bundle there is damaged, or was replaced meanwhile; its owner must upload it again");
+         "): the bundle there is damaged, or was replaced meanwhile; it has to be put there again");
   }
   Again again;
   again.file = &file;

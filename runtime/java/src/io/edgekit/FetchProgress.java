@@ -37,7 +37,7 @@ public final class FetchProgress {
   /**
    * Measures the bundle.
    *
-   * @return bytes; 0 while it is not known
+   * @return bytes; 0 until the manifest has come
    */
   public long totalBytes() {
     return totalBytes;

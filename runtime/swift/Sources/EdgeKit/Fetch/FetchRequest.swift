@@ -49,7 +49,7 @@ public enum FetchStep: Sendable, Equatable {
 public struct FetchProgress: Sendable, Equatable {
   /// The folder had this bundle already.
   public var isCurrent: Bool
-  /// Of the bundle; 0: not known yet.
+  /// Of the bundle; 0 until the manifest has come.
   public var totalBytes: UInt64
   /// Of these, compared.
   public var wholeBytes: UInt64
