@@ -44,11 +44,17 @@ bool is_blob(const fs::path &path, const fs::path &folder) {
   return false;
 }
 
-// Where a file of the folder really lies, if it may be read from there.
-fs::path resolve(const std::string &folder, const std::string &name, const std::string &where) {
+fs::path real_folder(const std::string &folder) {
   std::error_code error;
   const fs::path root = real_path(path_of(folder), error);
   if (error) fail(EK_OPEN_FAILED, folder, ": cannot open (", error.message(), "); give the path of an exported bundle");
+  return root;
+}
+
+// Where a file of the folder really lies, if it may be read from there.
+fs::path resolve(const std::string &folder, const std::string &name, const std::string &where) {
+  std::error_code error;
+  const fs::path root = real_folder(folder);
   const fs::path found = real_path(root / path_of(name), error);
   if (error == std::errc::no_such_file_or_directory) {
     fail(EK_OPEN_FAILED, where, ": is missing; copy or export the bundle again");
@@ -127,12 +133,13 @@ void require_bundle(const std::string &folder) {
   std::error_code error;
   const fs::path path = path_of(folder);
   if (fs::is_regular_file(path, error)) fail(EK_OPEN_FAILED, folder, ": is a file; give the folder of a bundle");
-  const bool folder_is_there = fs::is_directory(path, error);
+  const fs::path root = real_folder(folder);
+  if (!fs::is_directory(root, error)) fail(EK_OPEN_FAILED, folder, ": is no folder; give the folder of a bundle");
   const fs::file_status manifest = fs::symlink_status(path / kManifestName, error);
-  if (folder_is_there && manifest.type() == fs::file_type::none) {
+  if (manifest.type() == fs::file_type::none) {
     fail(EK_OPEN_FAILED, folder, ": cannot be looked into: ", error.message(), "; check the rights to the folder");
   }
-  if (folder_is_there && !fs::exists(manifest)) {
+  if (!fs::exists(manifest)) {
     if (kind_of_folder(folder) == FolderKind::set) {
       fail(EK_UNSUPPORTED_BUNDLE, folder,
            ": has bundles for several formats; give the folder of one of them (the native engine runs those that were "

@@ -139,6 +139,8 @@ EK_TEST(a_folder_is_the_bundle_that_is_chosen_there) {
   EK_CHECK(kind_of_folder(name) == FolderKind::other && kind_of_folder(name + "/none") == FolderKind::other);
   EK_CHECK(kind_of_folder(std::string("a\0b", 3)) == FolderKind::other);
   EK_CHECK(says(failure(EK_OPEN_FAILED, [&] { chosen(npu); }), "has no edgekit.json"));
+  const auto none = [&] { choose_bundle(name + "/none", npu, SetState::whole); };
+  EK_CHECK(says(failure(EK_OPEN_FAILED, none), "none: cannot open"));
   fs::create_directories(folder / kBundleSetName);  // a folder of that name is no list
   EK_CHECK(kind_of_folder(name) == FolderKind::other);
   fs::remove(folder / kBundleSetName);
