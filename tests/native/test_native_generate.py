@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -309,36 +310,87 @@ def test_prompts_beyond_the_model_have_the_sentence_of_python(
 
 
 @pytest.mark.parametrize("family", SETTINGS)
-def test_a_budget_must_have_been_planned_for_the_lengths(bundle: Callable[[str], Path], family: str) -> None:
-    """Enough is what edgekit.h says; a position less is refused before the first pass."""
+def test_a_budget_holds_for_longer_generations_than_it_was_planned_for(
+    bundle: Callable[[str], Path], family: str
+) -> None:
+    """The lengths are what edgekit.h says; where a session was opened for less, it plans again."""
     path, new = bundle(family), 40
+    settings: dict[str, Any] = {"max_new_tokens": new, "steps": 2}
     with Session(path) as own:
         info = InfoStruct()
         assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
         expected = own.model.canvas_length or 0, own.model.max_positions, own.model.causal_prefix
         assert (info.canvas_length, info.max_positions, bool(info.causal_prefix)) == expected
+        events = generate(own, PROMPT, **settings).events
     if info.causal_prefix:
         rounded = -(-new // info.canvas_length) * info.canvas_length
         positions, canvas = len(PROMPT) + rounded - info.canvas_length, info.canvas_length
     else:
         positions, canvas = 0, len(PROMPT) + (-(-new // 32) * 32 if family == "llada" else new)
     budget = 8 << 30
-    settings: dict[str, Any] = {"max_new_tokens": new, "steps": 2}
-    with Session(path, SessionOptions(memory_bytes=budget, positions=positions, canvas=canvas)) as own:
-        assert generate(own, PROMPT, **settings).status == OK
-    shorter = [SessionOptions(memory_bytes=budget, positions=positions, canvas=canvas - 1)]
+    options = SessionOptions(memory_bytes=budget, positions=positions, canvas=canvas)
+    with Session(path, options) as own:
+        planned = own.plan.needs
+        assert generate(own, PROMPT, **settings).events == events and own.plan.needs == planned
+    shorter = [replace(options, canvas=canvas - 1)]
     if info.causal_prefix:
-        shorter.append(SessionOptions(memory_bytes=budget, positions=positions - 1, canvas=canvas))
-    for options in shorter:
-        with Session(path, options) as own:
-            found = generate(own, PROMPT, **settings)
-            assert (found.status, found.events) == (BUDGET_EXCEEDED, [])
-            assert found.stats is not None and found.stats["forwards"] == found.stats["prefills"] == 0
-            # What these lengths need, however much the session was given for others.
-            needed = own._library.ek_last_error_bytes()
-        enough = SessionOptions(memory_bytes=needed + (32 << 20), positions=positions, canvas=canvas)
-        with Session(path, enough) as own:
-            assert needed < budget and generate(own, PROMPT, **settings).status == OK
+        shorter.append(replace(options, positions=positions - 1))
+    for less in shorter:
+        with Session(path, less) as own:
+            before = own.plan
+            assert generate(own, PROMPT, **settings).events == events
+            assert own.plan.needs > before.needs and own.plan.pinned == before.pinned
+            after = own.plan  # which stays
+            assert generate(own, PROMPT, **settings).events == events and own.plan == after
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_what_a_budget_has_no_room_for_says_what_is_enough(
+    bundle: Callable[[str], Path], family: str
+) -> None:
+    path = bundle(family)
+    least = SessionOptions(memory_bytes=8 << 30, positions=0, canvas=1)
+    with Session(path, least) as own:
+        small = own.plan.least_memory_bytes
+    with Session(path, replace(least, memory_bytes=small)) as own:
+        found = generate(own, PROMPT, max_new_tokens=400)
+        assert (found.status, found.events) == (BUDGET_EXCEEDED, [])
+        assert "is too small; this model and length need at least" in found.message
+        assert found.message.endswith("; give that much, or ask for fewer tokens")
+        assert found.stats is not None and found.stats["forwards"] == found.stats["prefills"] == 0
+        needed = own._library.ek_last_error_bytes()
+    assert needed > small
+    with Session(path, replace(least, memory_bytes=needed + (32 << 20))) as own:
+        assert generate(own, PROMPT, max_new_tokens=400, steps=2).status == OK
+
+
+@pytest.mark.parametrize("family", ["diffusion_gemma", "llada"])
+def test_a_chat_goes_on_within_a_budget(bundle: Callable[[str], Path], family: str) -> None:
+    """Of four turns, each longer than what the one before had the session planned for."""
+    goes_on = family == "diffusion_gemma"
+    settings: dict[str, Any] = {"max_new_tokens": 40, "steps": 2}
+    if goes_on:
+        settings["options"] = {"continue_prefix": True}
+
+    def chat(session: Session) -> Iterator[Outcome]:
+        said: list[int] = []
+        for turn in range(4):
+            asked = [7 + turn, *PROMPT]
+            answer = generate(session, asked if goes_on else said + asked, **settings)
+            assert answer.status == OK, answer.message
+            yield answer
+            said += asked + answer.answer
+
+    with Session(bundle(family)) as own:
+        expected = [answer.events for answer in chat(own)]
+    lengths = SessionOptions(positions=1, canvas=own.model.canvas_length or 32)
+    with Session(bundle(family), replace(lengths, memory_bytes=8 << 30)) as own:
+        needs = [own.plan.needs - own.plan.process]
+        for turn, answer in enumerate(chat(own)):
+            assert answer.events == expected[turn]
+            needs.append(own.plan.needs - own.plan.process)
+        assert not own.plan.streamed
+    assert needs == sorted(set(needs)) and len(needs) == 5
 
 
 def test_weights_that_give_no_finite_scores_end_the_run(tmp_path: Path) -> None:

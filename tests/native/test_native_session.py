@@ -211,6 +211,39 @@ def test_the_budget_holds_and_the_answer_is_the_same(large: Path) -> None:
     assert peak <= budget, f"{peak / 1e6:.1f} MB used of {budget / 1e6:.1f} MB"
 
 
+CHAT = """
+import json, sys
+sys.path.insert(0, TESTS)
+from support.native_generation import generate
+from edgekit.runtime.session import Session, SessionOptions
+options = SessionOptions(memory_bytes=int(sys.argv[2]) or None, positions=0, canvas=32, threads=2)
+with Session(sys.argv[1], options) as session:
+    said, answers, pinned, longest = [], [], [session.plan.pinned_bytes], 0
+    for turn in range(4):
+        said += range(7, 30)
+        answer = generate(session, said, max_new_tokens=64, steps=2)
+        assert answer.status == 0, answer.message
+        said += answer.answer
+        answers.append(answer.answer)
+        pinned.append(session.plan.pinned_bytes)
+    print(json.dumps({"answers": answers, "pinned": pinned, "total": session.plan.needs}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_weights_give_their_memory_to_longer_generations(large: Path) -> None:
+    """Turns of a chat go beyond the lengths that the session was opened for; the budget holds."""
+    script = CHAT.replace("TESTS", repr(str(Path(__file__).parents[1])))
+    resident, _ = run_watched(script, large, 0)
+    # Room for the session as it is opened, and some of the weights.
+    budget = resident["total"] + 40_000_000
+    streamed, peak = run_watched(script, large, budget)
+    assert streamed["answers"] == resident["answers"]
+    pinned = streamed["pinned"]
+    assert pinned == sorted(pinned, reverse=True) and 0 < pinned[-1] < pinned[0] < resident["pinned"][0]
+    assert peak <= budget, f"{peak / 1e6:.1f} MB used of {budget / 1e6:.1f} MB"
+
+
 def _least_budget(bundle: Path, canvas: int) -> int:
     """Bytes that a session needs at least now: what the process holds counts, and comes and goes."""
     words = r"budget of 1 MB is too small; .* at least \d+ MB \(process"

@@ -126,7 +126,8 @@ typedef struct ek_session_options {
   int32_t threads;         /* that compute, the caller's included; 0: one per core that the process may use */
   uint64_t memory_bytes;   /* bounds the physical memory of the whole process; 0: all resident, if it fits */
   uint64_t resident_bytes; /* bounds the weights that stay in memory further; UINT64_MAX: no further limit */
-  int64_t positions;       /* the longest encoded prefix that memory_bytes must hold */
+  int64_t positions;       /* the longest encoded prefix that memory_bytes must hold; for a generation beyond this, canvas or
+                              cached ek_generate plans again, with fewer weights in memory */
   int64_t canvas;          /* the longest canvas that memory_bytes must hold */
   int64_t sequences;       /* how many may be open, and how many segments of these lengths a pass may have, for
                               memory_bytes to hold; at least 1 */
@@ -157,8 +158,8 @@ typedef struct ek_session_info {
   int64_t vocabulary;    /* tokens; ids are 0..vocabulary-1 */
   int64_t hidden_size;   /* width of a soft embedding */
   int64_t prefix_length; /* positions that are encoded now */
-  /* What the memory budget holds besides weights, in bytes: what the process held when the session was opened,
-   * encoded prefix, arrays between layers, arrays within layers, vocabulary head, and a margin. */
+  /* What the memory budget holds besides weights, in bytes: what the process held when it was last
+   * planned, encoded prefix, arrays between layers, arrays within layers, vocabulary head, and a margin. */
   uint64_t process_bytes, prefix_bytes, activation_bytes, scratch_bytes, head_bytes, allowance_bytes;
   int64_t canvas_length; /* of the model; 0: it takes canvases of any length */
   int64_t max_positions; /* that the model was made for, prompt and answer together; 0: unknown */
@@ -1274,12 +1275,13 @@ typedef struct ek_generate_options {
  * `user_data`; `statistics` may be null and is filled up to its struct_size, also when the run ends by a stop or an
  * error.
  *
- * A session opened with a memory budget must have been opened for the lengths of this call. For n new tokens that is
+ * The memory budget of a session holds for the lengths of this call too: where it was opened for shorter ones, it is planned
+ * again, with fewer weights in memory, and keeps that plan. For n new tokens these lengths are
  *  - where ek_session_info has causal_prefix: `canvas` at least canvas_length, and `positions` at least count + n
  *    with n rounded up to whole canvases, less one canvas, which is never encoded;
  *  - otherwise: `canvas` at least count + n with n rounded up to whole blocks (block_length of the sampler options);
  *    `positions` does not matter.
- * What is longer fails with EK_BUDGET_EXCEEDED before the first pass. Without a budget, memory grows as needed.
+ * What the budget has no room for fails with EK_BUDGET_EXCEEDED before the first pass. Without one, memory grows as needed.
  *
  * The text that the session holds is forgotten first, unless the option continue_prefix, of models with a causal
  * prefix, has the prompt follow it: then a conversation goes on, and the prompt needs no second begin token and only

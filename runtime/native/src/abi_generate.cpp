@@ -71,7 +71,7 @@ ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
       const std::vector<std::int64_t> ids = prompt_of(prompt, count);
       SamplerModel about = model_of(sequence);
       const Lengths needed = checked_lengths(chosen, facts, about, count);
-      running.check_lengths(needed.canvas, needed.prefix);
+      running.make_room(needed.canvas, needed.prefix);
       own = sampler(chosen, std::move(about), ids, given.seed);
       run(*own, sequence, event_callback(callback, user_data, called));
     } catch (...) {

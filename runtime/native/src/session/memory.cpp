@@ -268,6 +268,17 @@ ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, s
   return out;
 }
 
+ResidencyPlan within(const Bundle &bundle, const ResidencyPlan &plan, std::uint64_t room) {
+  ResidencyPlan less = plan;
+  while (less.pinned_bytes + less.ring_bytes > room && less.pinned_bytes != 0) {
+    const std::uint64_t beside = room > less.ring_bytes ? room - less.ring_bytes : 0;
+    less = with_fewer_pins(bundle, less, std::min(beside, less.pinned_bytes - 1));
+  }
+  if (less.ring_bytes <= room) return less;
+  less.ring_bytes = 0;
+  return with_fewer_pins(bundle, less, 0);
+}
+
 std::uint64_t flash_ring(const Bundle &bundle, const ResidencyPlan &plan) {
   if (plan.ring_bytes == 0 || !bundle.packaged()) return plan.ring_bytes;
   return part_of_ring(streamed_units(bundle, plan), plan.ring_bytes, units_ahead(bundle), kFlashRing);

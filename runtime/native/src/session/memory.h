@@ -56,6 +56,10 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
 // been read.
 ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, std::uint64_t pinned_bytes);
 
+// The same with as many pinned as leave pinned weights and ring `room` bytes together, which has to hold a ring for all. The
+// ring stays as it is for as long as that leaves room for pins.
+ResidencyPlan within(const Bundle &bundle, const ResidencyPlan &plan, std::uint64_t room);
+
 // The part of a plan's ring that what is read from the flash file goes through; the rest is for packages.
 std::uint64_t flash_ring(const Bundle &bundle, const ResidencyPlan &plan);
 

@@ -127,7 +127,7 @@ void PackageStore::idle() noexcept {
 
 void PackageStore::unpin(const std::unordered_set<std::string> &names, std::uint64_t ahead_bytes) noexcept {
   idle();
-  budget_ = std::max(budget_, ahead_bytes);
+  budget_ = ahead_bytes;
   for (auto unit = pinned_.begin(); unit != pinned_.end();) {
     if (names.count((*unit)->name) == 0) {
       ++unit;

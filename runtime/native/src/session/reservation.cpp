@@ -43,6 +43,14 @@ Reservation::~Reservation() {
   all.bytes -= bytes_;
 }
 
+void Reservation::change(const std::function<std::uint64_t(std::uint64_t process)> &plan) {
+  Sessions &all = sessions();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const std::uint64_t process = held(all), bytes = plan(process > bytes_ ? process - bytes_ : 0);
+  all.bytes += bytes - bytes_;
+  bytes_ = bytes;
+}
+
 void Reservation::give_back(std::uint64_t bytes) {
   Sessions &all = sessions();
   const std::lock_guard<std::mutex> lock(all.mutex);

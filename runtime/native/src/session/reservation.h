@@ -18,6 +18,10 @@ class Reservation {
   Reservation(const Reservation &) = delete;
   Reservation &operator=(const Reservation &) = delete;
 
+  // Plans again, as when it was made: `plan` is told the bytes that the process holds besides those of this session. Where it
+  // throws nothing has changed.
+  void change(const std::function<std::uint64_t(std::uint64_t process)> &plan);
+
   // Of those that the session was planned to take, some that it will not take again.
   void give_back(std::uint64_t bytes);
 

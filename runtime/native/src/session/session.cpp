@@ -202,19 +202,28 @@ std::vector<const WeightUnit *> Session::Implementation::units_of(Pass pass) con
   return out;
 }
 
+ResidencyPlan Session::Implementation::present() const {
+  ResidencyPlan out = plan;
+  out.pinned.clear();
+  for (const Unit &unit : weight_units(bundle)) {
+    if (pinned(unit.name)) out.pinned.insert(unit.name);
+  }
+  return out;
+}
+
 void Session::Implementation::relieve() {
   const std::uint64_t limit = resident_limit.load();
   if (plan.pinned_bytes <= limit) return;
-  // Experts have changed places since the plan was made.
-  ResidencyPlan own = plan;
-  own.pinned.clear();
-  for (const Unit &unit : weight_units(bundle)) {
-    if (pinned(unit.name)) own.pinned.insert(unit.name);
-  }
-  ResidencyPlan less = with_fewer_pins(bundle, own, limit);
+  const std::uint64_t before = plan.pinned_bytes + plan.ring_bytes;
+  pin_less(with_fewer_pins(bundle, present(), limit));
+  const std::uint64_t after = plan.pinned_bytes + plan.ring_bytes;
+  if (after < before) reservation.give_back(before - after);
+}
+
+void Session::Implementation::pin_less(ResidencyPlan less) {
   std::unordered_set<std::string> gone;
   std::vector<const Run *> runs;
-  for (const std::string &name : own.pinned) {
+  for (const std::string &name : present().pinned) {
     if (less.pinned.count(name) != 0) continue;
     gone.insert(name);
     const FlashLayout &file = bundle.file().layout();
@@ -222,10 +231,8 @@ void Session::Implementation::relieve() {
     if (run != file.index.end()) runs.push_back(&file.runs[run->second]);
   }
   weights.unpin(runs, in_flash(bundle, less).ring_bytes);
-  std::swap(plan, less);  // `less` is what was
+  plan = std::move(less);
   experts.follow(plan);
-  const std::uint64_t before = less.pinned_bytes + less.ring_bytes, after = plan.pinned_bytes + plan.ring_bytes;
-  if (after < before) reservation.give_back(before - after);
   if (packages) packages->unpin(gone, plan.ring_bytes - flash_ring(bundle, plan));
 }
 
@@ -274,6 +281,44 @@ void Session::Implementation::check_lengths(bool text, std::int64_t count, std::
             << "; open the session with segments = " << segments;
   }
   check_room(longer, message.str());
+}
+
+void Session::Implementation::make_room(std::int64_t count, std::int64_t committed) {
+  const std::int64_t planned = lengths_of(model(), options).prefix;
+  const bool possible = count <= kMaxPositions && committed <= kMaxPositions;
+  if (options.memory_bytes == 0 || !possible || (count <= options.canvas && committed <= planned)) {
+    return check_lengths(false, count, committed, 1);
+  }
+  engine->check_rows(count, committed);
+  SessionOptions longer = options;
+  longer.canvas = std::max(options.canvas, count);
+  (model().causal_prefix ? longer.positions : longer.cached) = std::max(planned, committed);
+  MemoryNeeds more = memory_needs(bundle, *engine, longer);
+  std::uint64_t copied = 0;  // what a layer with a window keeps moves into a larger chunk, one layer at a time
+  for (const KvGeometry &layer : kept_memory->layers) {
+    if (layer.window != 0) copied = std::max(copied, KeptRows::bytes({layer}, planned, kept_memory->chunk));
+  }
+  more.prefix += copied;
+  // An engine's own memory holds what it keeps for as long as it is open.
+  if (more.engine_weights < plan.kept_bytes) return check_lengths(false, count, committed, 1);
+  idle();
+  const ResidencyPlan own = present();
+  ResidencyPlan less;
+  reservation.change([&](std::uint64_t process) {
+    more.process = process;
+    try {
+      plan_weights(bundle, more, longer, &plan.kept);
+    } catch (const BudgetError &error) {
+      throw BudgetError(std::string(error.what()) + "; give that much, or ask for fewer tokens", error.needed());
+    }
+    less = within(bundle, own, longer.memory_bytes - more.total());
+    return more.total() - process + less.pinned_bytes + less.ring_bytes;
+  });
+  if (less.pinned_bytes != own.pinned_bytes || less.ring_bytes != own.ring_bytes) pin_less(std::move(less));
+  options = longer;
+  needs = more;
+  kept_memory->positions = lengths_of(model(), options).prefix;
+  kept_memory->limit = kept_limit(model(), options) + copied;
 }
 
 void Session::Implementation::check_sequences(std::int64_t count) const {
@@ -393,9 +438,7 @@ SessionPlan Session::plan() const {
   return out;
 }
 
-void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
-  implementation_->check_lengths(false, count, committed, 1);
-}
+void Session::make_room(std::int64_t count, std::int64_t committed) { implementation_->make_room(count, committed); }
 
 std::int64_t Session::adapter() const { return implementation_->options.adapter; }
 

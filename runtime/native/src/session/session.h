@@ -133,9 +133,10 @@ class Session {
   const Model &model() const;
   const Json &sampler() const;  // the manifest's section
 
-  // Throws Error for a denoising pass of `count` positions behind `committed` ones: EK_BUDGET_EXCEEDED when the budget
-  // was not planned for it, EK_INVALID_ARGUMENT when no session takes so many.
-  void check_lengths(std::int64_t count, std::int64_t committed) const;
+  // For denoising passes of `count` positions behind `committed` ones, which the budget holds for from then on: where it was
+  // planned for shorter ones it is planned again, with fewer weights in memory. Between passes. Throws Error:
+  // EK_BUDGET_EXCEEDED when it has no room for them, EK_INVALID_ARGUMENT when no session takes so many.
+  void make_room(std::int64_t count, std::int64_t committed);
 
   // Whether `count` ids can stand behind what `sequence` keeps. Throws Error.
   void check_text(const Sequence &sequence, const std::int64_t *ids, std::int64_t count) const;

@@ -46,8 +46,13 @@ struct Session::Implementation {
   std::vector<const Run *> runs_of(Pass pass) const;
   std::vector<const WeightUnit *> units_of(Pass pass) const;
 
+  // The plan with what is in memory now: experts change places.
+  ResidencyPlan present() const;
+
   // Follows limit_resident. No unit is in use.
   void relieve();
+  // Has the memory of what `less` does not pin given back, and reads as it says from then on.
+  void pin_less(ResidencyPlan less);
 
   // Whether it is in memory now: of experts the plan knows how many stay, the store which.
   bool pinned(const std::string &unit) const;
@@ -56,9 +61,11 @@ struct Session::Implementation {
   void idle();
 
   // A budget holds for the lengths that the session was opened for; without one, buffers grow up to what the machine has.
-  // Throws Error, see Session::check_lengths, for segments of up to `count` rows behind `committed` positions.
+  // Throws Error, EK_BUDGET_EXCEEDED or EK_INVALID_ARGUMENT, for segments of up to `count` rows behind `committed` positions.
   void check_lengths(bool text, std::int64_t count, std::int64_t committed, std::int64_t segments) const;
-  // The same for so many open sequences.
+  // See Session.
+  void make_room(std::int64_t count, std::int64_t committed);
+  // The first for so many open sequences.
   void check_sequences(std::int64_t count) const;
   void check_room(const SessionOptions &longer, const std::string &message) const;
 
@@ -68,7 +75,7 @@ struct Session::Implementation {
   [[noreturn]] void no_kv_room(std::uint64_t bytes) const;  // throws BudgetError
 
   Bundle bundle;
-  const SessionOptions options;
+  SessionOptions options;  // its lengths grow, see make_room
   const std::unique_ptr<Engine> engine;
   const std::uint64_t machine;  // bytes of memory; 0: nobody knows
   MemoryNeeds needs;

@@ -288,7 +288,10 @@ std::vector<const Run *> WeightStore::brought() {
 
 void WeightStore::unpin(const std::vector<const Run *> &runs, std::uint64_t ring_bytes) {
   idle();
-  if (ring_bytes != 0 && (!ring_ || ring_->capacity() < ring_bytes)) {
+  const auto fits = [&](std::uint64_t capacity) {  // whole units of alignment
+    return capacity <= ring_bytes && ring_bytes - capacity < kRunAlignment;
+  };
+  if (ring_bytes != 0 && (!ring_ || !fits(ring_->capacity()))) {
     auto made = std::make_unique<Ring>(file_, static_cast<std::size_t>(ring_bytes));
     if (ring_) earlier_ = plus(earlier_, ring_->statistics());
     ring_lent_.reset();

@@ -6,11 +6,13 @@ public struct SessionOptions: Sendable, Equatable {
   public var memoryBytes: UInt64?
   /// Bounds the weights that stay in memory further.
   public var residentBytes: UInt64?
-  /// With `memoryBytes`: the longest encoded prefix that it must hold. Matters where `SessionInfo.causalPrefix`:
-  /// prompt and answer together, the answer rounded up to whole canvases, less one canvas.
+  /// The longest encoded prefix that `memoryBytes` keeps memory free for; for a longer one of a generation weights
+  /// give theirs up. Matters where `SessionInfo.causalPrefix`: prompt and answer together, the answer rounded up to
+  /// whole canvases, less one canvas.
   public var positions = 2048
-  /// With `memoryBytes`: the longest pass that it must hold. At least `SessionInfo.canvasLength`; where there is no
-  /// causal prefix, prompt and answer together, the answer rounded up to whole blocks.
+  /// The longest pass that `memoryBytes` keeps memory free for; for a longer one of a generation weights give theirs
+  /// up. At least `SessionInfo.canvasLength`; where there is no causal prefix, prompt and answer together, the answer
+  /// rounded up to whole blocks.
   public var canvas = 256
   /// Number of the adapter beside the bundle's weights that all is computed with, from 1; 0: none.
   public var adapter = 0

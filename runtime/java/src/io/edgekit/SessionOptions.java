@@ -49,8 +49,9 @@ public final class SessionOptions {
   }
 
   /**
-   * Sets the longest encoded prefix that {@link #memoryBytes} must hold. It matters where {@link
-   * SessionInfo#causalPrefix}: prompt and answer together, the answer rounded up to whole canvases, less one canvas.
+   * Sets the longest encoded prefix that {@link #memoryBytes} keeps memory free for; for a longer one weights give theirs
+   * up. It matters where {@link SessionInfo#causalPrefix}: prompt and answer together, the answer rounded up to whole
+   * canvases, less one canvas.
    *
    * @param tokens 2048 where it is not set
    * @return this
@@ -62,8 +63,9 @@ public final class SessionOptions {
   }
 
   /**
-   * Sets the longest pass that {@link #memoryBytes} must hold: at least {@link SessionInfo#canvasLength}; where there is
-   * no causal prefix, prompt and answer together, the answer rounded up to whole blocks.
+   * Sets the longest pass that {@link #memoryBytes} keeps memory free for; for a longer one weights give theirs up. At
+   * least {@link SessionInfo#canvasLength}; where there is no causal prefix, prompt and answer together, the answer
+   * rounded up to whole blocks.
    *
    * @param tokens 256 where it is not set
    * @return this

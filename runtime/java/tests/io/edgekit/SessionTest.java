@@ -361,6 +361,33 @@ public final class SessionTest {
   }
 
   @Test
+  public void aChatGoesOnWithinABudget() {
+    for (String bundle : new String[] {Bundles.GEMMA, Bundles.LLADA}) {
+      List<String> expected = chat(bundle, new SessionOptions());
+      assertEquals(expected, chat(bundle, new SessionOptions().memoryBytes(1_500_000_000L)));
+      // Lengths that every turn goes beyond.
+      SessionOptions little = new SessionOptions().memoryBytes(1_500_000_000L).positions(0).canvas(128);
+      assertEquals(expected, chat(bundle, little));
+    }
+  }
+
+  private static List<String> chat(String bundle, SessionOptions options) {
+    String[] ends = {"", ".", " now", " please"};
+    List<Message> turns = new ArrayList<>();
+    List<String> answers = new ArrayList<>();
+    try (Session session = Session.open(bundle, options)) {
+      for (int turn = 0; turn < ends.length; ++turn) {
+        turns.add(Message.user(QUESTION + ends[turn]));
+        StringBuilder text = new StringBuilder();
+        session.answer(turns, new GenerationSettings().seed(1).steps(4), null, text::append);
+        turns.add(Message.assistant(text.toString()));
+        answers.add(text.toString());
+      }
+    }
+    return answers;
+  }
+
+  @Test
   public void aDamagedBundleIsAnException() {
     EdgeKitException error = assertThrows(EdgeKitException.class, () -> Session.open(Bundles.DAMAGED));
     assertEquals(Status.CHECKSUM_MISMATCH, error.status());
