@@ -11,7 +11,7 @@ from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
 from edgekit.targets import own_files
 from edgekit.targets.android import TARGET
-from edgekit.targets.own_files import INFO_FILE, memory_table
+from edgekit.targets.own_files import INFO_FILE, answer_room, memory_table
 
 _README = """\
 # {name}
@@ -54,10 +54,6 @@ $ pip install 'edgekit[qnn]'
 $ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens {tokens}
 ```
 {room}"""
-_ROOM = """
-Its programs have room for {new_tokens} new tokens behind a prompt of {prompt_tokens}, less than a default
-answer: longer ones take an export with longer `--lengths`.
-"""
 _COMPILED = """
 `compiled/` has the same packages compiled for {chips}, and phones with such a chip open those. Other phones
 compile a package each time that it is opened, which takes long.
@@ -82,8 +78,7 @@ def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
     each = facts.get("bundles", [facts])
     compiled = _COMPILED.format(chips=", ".join(chips)) if chips else ""
     on_npu = any(_on_npu(own) for own in each)
-    answer = next((own["answer"] for own in each if "answer" in own), None)
-    most = 0 if answer is None else answer["new_tokens"]
+    most, room = answer_room(each)
     return _README.format(
         name=name,
         model=each[0]["model"],
@@ -95,7 +90,7 @@ def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
             name=name,
             compiled=compiled,
             tokens=min(most or _FEW_TOKENS, _FEW_TOKENS),
-            room="" if answer is None else _ROOM.format(**answer),
+            room=f"\n{room}\n" if room else "",
         )
         if on_npu
         else "",

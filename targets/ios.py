@@ -7,12 +7,13 @@ from __future__ import annotations
 from edgekit.targets import Target
 from edgekit.targets.tier import Tier
 
-#: Limits with the increased-memory-limit entitlement where nothing else is said, from public reports.
+#: Limits with the increased-memory-limit entitlement where nothing else is said, from public reports. In
+#: the order of their budgets.
 TIERS = (
     Tier("4 GB iPhone", 1_600_000_000, "limit of 2.4 GB measured on iPhone 12 mini"),
-    Tier("6 GB iPhone", 3_300_000_000, "limit of 4.2 GB measured on iPhone 13 Pro"),
     Tier("8 GB iPhone, no entitlement", 2_000_000_000, "limit of 3 GB measured on iPhone 15 Pro"),
     Tier("8 GB iPad", 2_500_000_000, "limit of 3 GB measured on iPadOS 26.4"),
+    Tier("6 GB iPhone", 3_300_000_000, "limit of 4.2 GB measured on iPhone 13 Pro"),
     Tier("8 GB iPhone", 5_000_000_000, "limit of 6 GB measured on iPhone 15 Pro"),
     Tier("12 GB iPhone", 7_000_000_000, "estimated: no public measurement"),
     Tier("16 GB iPad", 11_000_000_000, "limit of 12 GB measured on iPad Pro M1"),

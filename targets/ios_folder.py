@@ -4,6 +4,7 @@ Info.json with the sizes per tier of devices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from edgekit.flashload.sizes import size
 from edgekit.runtime.engine_registry import running
 from edgekit.targets import own_files
 from edgekit.targets.ios import TIERS
-from edgekit.targets.own_files import INFO_FILE, memory_table
+from edgekit.targets.own_files import INFO_FILE, answer_room, memory_table
 
 _NATIVE_SYSTEMS = {"ios": "18", "macos": "15"}  # of the Swift package
 
@@ -32,15 +33,18 @@ import Foundation
 
 let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
 let session = try await Session(path: path, options: SessionOptions(memoryBytes: 1_500_000_000))
-for try await text in session.answer("Why is the sky blue?") {{ print(text, terminator: "") }}
+for try await text in session.answer("Why is the sky blue?"{settings}) {{
+  print(text, terminator: "")
+}}
 ```
 
-{runtimes} computes the passes; the denoising loop runs in the native core.{choice}
-
+{computes}{choice}
+{room}
 {memory}
 
-{info} has the figures in bytes, and the sources of the limits. More than the default limit takes the
-entitlement `com.apple.developer.kernel.increased-memory-limit`.
+These figures are for an application with the entitlement
+`com.apple.developer.kernel.increased-memory-limit`, but where a row says that there is none. {info} has them
+in bytes, and the sources of the limits.
 """
 _CHOICE = """ `Session` takes the
 newest bundle that the device's system runs; an app that needs one of them alone takes its folder in place of
@@ -55,16 +59,27 @@ def describe(folder: Path) -> None:
 def readme(name: str, facts: dict[str, Any]) -> str:
     """README.md of a bundle or set in folder `name`; `facts` are those of `info` or `set_info`."""
     each = facts.get("bundles", [facts])
+    most, room = answer_room(each)
     return _README.format(
         name=name,
         model=each[0]["model"],
         preset=each[0]["quantization"],
         bundles="\n".join(map(_bundle_line, each)),
-        runtimes=" or ".join(_runtime(own["format"]) for own in each),
+        settings=f", settings: GenerationSettings(maxNewTokens: {most})" if most else "",
+        computes=_computes([own["format"] for own in each]),
+        room=f"\n{room}\n" if room else "",
         choice=_CHOICE if len(each) > 1 else "",
         memory="\n\n".join(map(memory_table, each)),
         info=INFO_FILE,
     )
+
+
+def _computes(formats: Sequence[str]) -> str:
+    """What runs bundles of these formats, as a sentence."""
+    if set(formats) == {"native"}:
+        return "The native core runs all of it."
+    runtimes = " or ".join(map(_runtime, formats))
+    return f"{runtimes} computes the passes; the denoising loop runs in the native core."
 
 
 def _runtime(program_format: str) -> str:

@@ -38,6 +38,12 @@ _MEMORY = """\
 {tiers}
 
 Activations take {activations} of that memory, a prefix up to {prefix}."""
+_ROOM = """\
+Its programs have room for {new_tokens} new tokens behind a prompt of {prompt_tokens}, less than a default
+answer: longer ones take an export with longer `--lengths`."""
+_NO_ROOM = """\
+Its programs have no room for an answer behind a prompt of {prompt_tokens} tokens: answers take an export with
+longer `--lengths`."""
 
 
 def save_facts(folder: Path, facts: dict[str, Any]) -> None:
@@ -151,6 +157,17 @@ def memory_table(facts: dict[str, Any]) -> str:
         activations=size(facts["activation_bytes"]),
         prefix=size(facts["prefix_bytes"]),
     )
+
+
+def answer_room(each: Sequence[dict[str, Any]]) -> tuple[int, str]:
+    """Of the facts of bundles: the new tokens that an answer may have where programs have no room for a
+    default one, and what a README says of it; 0 and an empty text where there is nothing to say.
+    """
+    found = next((own["answer"] for own in each if "answer" in own), None)
+    if found is None:
+        return 0, ""
+    most: int = found["new_tokens"]
+    return most, (_ROOM if most else _NO_ROOM).format(**found)
 
 
 def _tier_row(tier: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.session import plan_session
 from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
-from edgekit.targets import ios, ios_folder
+from edgekit.targets import android_folder, ios, ios_folder
 from edgekit.targets.own_files import info
 from edgekit.targets.tier import Tier
 from edgekit.tools.versions import installed_version
@@ -70,9 +70,31 @@ def test_the_readme_has_swift_that_parses(bundle: Path, formats: list[str]) -> N
     assert not parser.parse(code.encode()).root_node.has_error, code
     assert '"some-model"' in code and "session.answer(" in code
     assert text.count("| device |") == len(formats)
-    runtimes = {"native": "The native core", "coreml": "Core ML", "coreai": "Core AI"}
-    assert " or ".join(runtimes[name] for name in formats) + " computes the passes" in text
+    runtimes = {"coreml": "Core ML", "coreai": "Core AI"}
+    if formats == ["native"]:
+        assert "The native core runs all of it." in text and "computes the passes" not in text
+    else:
+        assert " or ".join(runtimes[name] for name in formats) + " computes the passes" in text
     assert ("newest bundle" in text) == (len(formats) > 1)
+
+
+@pytest.mark.parametrize("new_tokens", [None, 32, 0])
+def test_the_readmes_of_both_systems_say_what_programs_have_room_for(
+    bundle: Path, new_tokens: int | None
+) -> None:
+    facts = info(Bundle.open(bundle), ios.TIERS) | {"packages": {}}
+    if new_tokens is not None:
+        facts["answer"] = {"prompt_tokens": 32, "new_tokens": new_tokens}
+    for_ios = ios_folder.readme("name", facts | {"format": "coreml"})
+    for_android = android_folder.readme("name", facts | {"format": "qnn"}, ())
+    for text, length in ((for_ios, "(maxNewTokens: 32)"), (for_android, ".maxNewTokens(32)")):
+        said = " ".join(text.split())
+        assert (length in text) == (new_tokens == 32)
+        room = "Its programs have room for 32 new tokens behind a prompt of 32, less than a default answer:"
+        assert (f"{room} longer ones take an export with longer `--lengths`." in said) == (new_tokens == 32)
+        none = "Its programs have no room for an answer behind a prompt of 32 tokens: answers take an export"
+        assert (f"{none} with longer `--lengths`." in said) == (new_tokens == 0)
+        assert "\n\n\n" not in text
 
 
 def test_a_finished_set_for_ios_has_both_files(bundle: Path, tmp_path: Path) -> None:
