@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgekit.export import formats
 from edgekit.export.checkpoint.errors import CheckpointError
 from edgekit.export.checkpoint.text_files import read_file
 from edgekit.export.formats.base import Format, WrittenPrograms
@@ -50,10 +49,11 @@ def write_manifest(
     programs: WrittenPrograms,
     files: Sequence[str],
     provenance: dict[str, Any],
+    new_tokens: int = 0,
 ) -> Manifest:
     """Write the report, the model card and then edgekit.json, with which the folder becomes a bundle; returns
     what it says. `files` are those that lie there beside programs and report; a README among them becomes
-    part of the card.
+    part of the card. `new_tokens`: the answer that programs have room for, see `model_card.card`.
     """
     report, form = contents.report, contents.format
     write_atomic(folder / REPORT_FILE, json.dumps(report.tensors_as_dicts(), indent=1).encode())
@@ -83,7 +83,7 @@ def write_manifest(
     if model_card.CARD in files:
         text = model_card.with_front_matter(manifest, path.read_text(encoding="utf-8"))
     else:
-        text = model_card.card(manifest)
+        text = model_card.card(manifest, new_tokens)
     write_atomic(path, text.encode())
     card = {model_card.CARD: manifests.file_entry(path)}
     manifest = replace(manifest, files=manifest.files | card)
@@ -174,10 +174,9 @@ def package_bytes(programs: dict[str, Any]) -> int:
 
 
 def _versions(form: Format) -> dict[str, str]:
-    """The installed versions of what exports are made with."""
-    rows = (*formats.ROWS, form.row)
+    """The installed versions of what the export was made with."""
     found = {}
-    for name in dict.fromkeys(["edgekit", *(name for row in rows for name in row.distributions)]):
+    for name in ("edgekit", *form.distributions()):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -505,32 +505,39 @@ def _complete(
         "tag": plan.tag,
     }
     claimed.check()
-    manifest = write_manifest(output, contents, programs, files, made_of)
+    short = _short_of(plan)
+    manifest = write_manifest(output, contents, programs, files, made_of, short[1] if short else 0)
     claimed.check()
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
     return _result(plan, output, manifest, report)
 
 
-def _answer_notes(plan: ExportPlan) -> list[str]:
-    """That programs have no room for a default answer, if they have none."""
+def _short_of(plan: ExportPlan) -> tuple[int, int] | None:
+    """`shortfall` of the programs behind a short prompt."""
     offered, architecture = plan.format.pass_lengths(), plan.format.architecture
     if not offered:
-        return []
+        return None
     section = {"name": architecture.sampler, "config": plan.sampler}
     model = SamplerModel.of(section, architecture, plan.role_head is not None)
     try:
-        short = shortfall(model, offered, SHORT_PROMPT)
+        return shortfall(model, offered, SHORT_PROMPT)
     except PromptTooLong:  # of a model that is as short itself
-        return []
+        return None
+
+
+def _answer_notes(plan: ExportPlan) -> list[str]:
+    """That programs have no room for a default answer, if they have none."""
+    short = _short_of(plan)
     if short is None:
         return []
     default, fits = short
-    way = f"{fits} have with --max-new-tokens {fits}" if fits else "none have"
-    return [
-        f"an answer of {default} tokens, the default, has no room in the programs of format "
-        f"{plan.options.format} behind a prompt of {SHORT_PROMPT}: {way}; longer --lengths have room for more"
-    ]
+    form, way = plan.options.format, "export with longer --lengths"
+    what = f"the programs of format {form} have room for {fits or 'no'} new tokens behind a prompt of"
+    if not fits:
+        return [f"{what} {SHORT_PROMPT}: {way}"]
+    asked = f"a default answer has {default}: ask for fewer (--max-new-tokens {fits}), or {way}"
+    return [f"{what} {SHORT_PROMPT}, {asked}"]
 
 
 def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:

@@ -64,7 +64,7 @@ ROWS = (
         layout="tvm-1",
         needs=("torch", "tvm", "ziglang"),
         extra="export-tvm",
-        distributions=("torch", "apache-tvm"),
+        distributions=("torch", "apache-tvm", "ziglang"),
         devices={
             name: DeviceRow(device.summary, **(_BY_NVRTC if device.cuda else {}))
             for name, device in DEVICES.items()

@@ -85,6 +85,10 @@ class Format(ABC):
         """Refuse versions of the format's packages that its writer does not know. Raises ExportError."""
         return None
 
+    def distributions(self) -> tuple[str, ...]:
+        """Those that take part in this export, whose versions its manifest records."""
+        return self.row.distributions
+
     # --- weights ----------------------------------------------------------------------------------------
 
     def storable(self, scheme: Scheme, choices: Mapping[str, Choice]) -> Mapping[str, Choice]:

@@ -56,7 +56,7 @@ not been measured.
 _RUN = """\
 ```console
 $ {install}
-$ edgekit run hf:OWNER/NAME -p "Why is the sky blue?"{engine}    # this repository, or a folder
+$ edgekit run hf:OWNER/NAME -p "Why is the sky blue?"{words}    # this repository, or a folder
 $ edgekit verify FOLDER    # of a copy: every checksum
 ```"""
 _DOWNLOADED = "`edgekit run hf:...` after it has downloaded, and does not run what differs"
@@ -86,15 +86,17 @@ def front_matter(manifest: Manifest) -> str:
     return "\n".join(["---", *lines, "---", ""])
 
 
-def card(manifest: Manifest) -> str:
-    """The whole model card of a bundle. The card's own entry in the manifest is not counted."""
+def card(manifest: Manifest, new_tokens: int = 0) -> str:
+    """The whole model card of a bundle. The card's own entry in the manifest is not counted. `new_tokens` is
+    what a command has to ask for where programs have no room for a default answer; 0: nothing.
+    """
     versions = manifest.provenance.get("versions")
     return front_matter(manifest) + "\n" + _BODY.format(
         model=_plain(_model(manifest)),
         preset=_plain(manifest.quantization.get("preset")),
         version=_plain(versions.get("edgekit", "") if isinstance(versions, dict) else ""),
         format=_plain(manifest.format),
-        run=_how_to_run(manifest),
+        run=_how_to_run(manifest, new_tokens),
         compared=_LINKED if _archive(manifest) else _DOWNLOADED,
         facts="\n".join(f"| {key} | {value} |" for key, value in _facts(manifest)),
         roles="\n".join(_role(role) for role in manifest.quantization.get("roles", [])),
@@ -145,15 +147,16 @@ def _role(role: Mapping[str, Any]) -> str:
     )
 
 
-def _how_to_run(manifest: Manifest) -> str:
+def _how_to_run(manifest: Manifest, new_tokens: int) -> str:
     device, row = device_of(manifest.programs), _engine(manifest.format)
     if device is not None and (archive := _archive(manifest)):
         return _LINK.format(archive=f"`{_plain(archive)}`", device=_plain(device.name))
     requirement = f"edgekit[{_extras(manifest.format)}]"
     install = f'pip install "{requirement}"' if device is None else device.install(requirement)
-    engine = f" --engine {row.name}" if row is not None and row.by_name else ""
+    words = f" --engine {row.name}" if row is not None and row.by_name else ""
+    words += f" --max-new-tokens {new_tokens}" if new_tokens else ""
     more = "" if device is None or not device.needs else f"\n\nRunning it takes {device.needs}."
-    return _RUN.format(install=install, engine=engine) + more
+    return _RUN.format(install=install, words=words) + more
 
 
 def _archive(manifest: Manifest) -> str:

@@ -20,6 +20,7 @@ from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions, Packaging, parse_lengths, parse_names
 from edgekit.export.formats.row import FormatRow, shared_out
 from edgekit.flashload import bundle_set
+from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_set import Member
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.choice import choose
@@ -43,9 +44,9 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert made.exit_code == 0 and "(native and qnn, mixed4)" in made.stderr, made.output
     assert f"next: edgekit run {folder}" in made.stdout
     said = (
-        "an answer of 128 tokens, the default, has no room in the programs of format qnn behind a prompt of "
+        "the programs of format qnn have room for 32 new tokens behind a prompt of 32, a default answer has"
     )
-    assert f"note: {said}32: 32 have with --max-new-tokens 32; longer --lengths" in made.stderr
+    assert f"{said} 128: ask for fewer (--max-new-tokens 32), or export with longer --lengths" in made.stderr
     return folder
 
 
@@ -105,6 +106,15 @@ def test_files_beside_them_say_what_each_is_for(several: Path) -> None:
     assert answers == [{"prompt_tokens": 32, "new_tokens": 32}, None]
     assert "new GenerationSettings().maxNewTokens(32), null," in text and "--max-new-tokens 16\n" in text
     assert "room for 32 new tokens behind a prompt of 32" in text
+    # So do the model cards of the bundles.
+    for name, words in (("qnn", " --max-new-tokens 32 "), ("native", " ")):
+        card = (several / name / "README.md").read_text()
+        assert f'hf:OWNER/NAME -p "Why is the sky blue?"{words}   # this' in card
+
+
+def test_provenance_has_the_versions_of_what_took_part(several: Path) -> None:
+    names = {form: set(manifests.load(several / form).provenance["versions"]) for form in ("qnn", "native")}
+    assert names == {"qnn": {"edgekit", "torch", "onnx", "onnxscript"}, "native": {"edgekit", "torch"}}
 
 
 def test_inspect_shows_the_bundle_of_the_engine(several: Path) -> None:

@@ -359,6 +359,11 @@ def test_a_compiler_without_room_says_so(
         )
 
 
+def test_provenance_names_what_has_compiled(tiny: tuple[Path, ReferenceModel], chips: Path) -> None:
+    plain, compiled = (Bundle.open(path).manifest.provenance["versions"] for path in (tiny[0], chips))
+    assert compiled.keys() - plain.keys() == {"onnxruntime", "onnxruntime-qnn"}
+
+
 def test_a_list_of_files_that_are_not_there_is_refused(chips: Path, tmp_path: Path) -> None:
     shutil.copytree(chips, tmp_path / "bundle")
     listed = {"sm8550": ["compiled/none.bin"]}

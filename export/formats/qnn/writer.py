@@ -39,6 +39,10 @@ from edgekit.runtime.engines.qnn.programs import SUFFIX
 ON_PROCESSOR = ("final",)
 
 
+#: Distributions that compile packages for chips.
+COMPILERS = ("onnxruntime", "onnxruntime-qnn")
+
+
 class QnnFormat(PackagedFormat):
     """Layout `qnn-2`, see `layout`."""
 
@@ -124,6 +128,9 @@ class QnnFormat(PackagedFormat):
 
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
         return layout.arrays(name, role, q, self._ranges.get(name))
+
+    def distributions(self) -> tuple[str, ...]:
+        return super().distributions() + (COMPILERS if self._socs else ())
 
     def compile_beside(self, folder: Path, progress: Stages) -> Sequence[str]:
         """The files that chips load in place of the packages, which are whole by now."""
