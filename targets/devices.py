@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from edgekit.flashload.names import unknown
+from edgekit.flashload.names import nearest, shown
 from edgekit.targets import UnknownTarget
 
 #: How far a figure goes, see the head of the file; "given" is by whoever asks for a plan.
@@ -62,5 +62,9 @@ def device(name: str) -> Device:
     """The device of that id. Raises UnknownTarget."""
     found = devices().get(name)
     if found is None:
-        raise UnknownTarget(unknown("device", name, devices()))
+        meant = nearest(name, devices())
+        question = f"did you mean {meant}? " if meant else ""
+        raise UnknownTarget(
+            f"unknown device {shown(name)}; {question}edgekit plan --list shows those that are known"
+        )
     return found

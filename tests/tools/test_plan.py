@@ -403,6 +403,10 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
         ([], "name a model to plan, or --list to see what is known; see main"),
         (["tiny-llada", "--list"], "not both"),
         (["tiny-llada", "--device", "pixel-9"], "did you mean"),
+        (
+            ["tiny-llada", "--device", "toaster"],
+            "unknown device 'toaster'; edgekit plan --list shows those that are known",
+        ),
         (["tiny-llada", "--compare", "--device", "pixel-9-pro"], "leave --device out"),
         (["tiny-llada", "--quant", "int5", "--device", "pixel-9-pro"], "int5"),
         (["no-such", "--device", "pixel-9-pro"], "no such directory"),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit.export.checkpoint.errors import InvalidConfig, NotACheckpoint
+from edgekit.export.checkpoint.errors import InvalidConfig, NotACheckpoint, NotForExport
 from edgekit.export.checkpoint.hub import locate
 from edgekit.export.checkpoint.safetensors_dir import CONFIG, GENERATION_CONFIG
 from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, read_config, read_json_object
 from edgekit.export.models import HEAD, complete
+from edgekit.flashload import bundle_set, manifest
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.flashload.names import shown
 from edgekit.runtime.hub import Progress
 from edgekit.tools.planning import released
 
@@ -35,6 +40,11 @@ def configuration(model: str, progress: Progress | None = None) -> Configuration
         config = read_json_object(path, MOST_CONFIG_BYTES, InvalidConfig)
     elif model in released.MODELS and not path.exists():
         name, config = model, released.config(model)
+    elif (path / MANIFEST_NAME).is_file() or bundle_set.is_set(path):
+        raise NotForExport(
+            f"{path}: is a bundle; plan takes the checkpoint that it was made of{_made_of(path)}, and for "
+            f"this machine edgekit inspect {shlex.quote(model)} --memory SIZE shows the bundle's own plan"
+        )
     else:
         folder = locate(model, progress=progress, others=released.MODELS).path
         name = path.resolve().name if path.is_dir() else model
@@ -44,3 +54,12 @@ def configuration(model: str, progress: Progress | None = None) -> Configuration
     # Families whose head is their own where one is stored are taken at their configuration's word.
     stored = () if config.get("tie_word_embeddings") else (HEAD,)
     return Configuration(name, complete(config, stored, name), generation)
+
+
+def _made_of(bundle: Path) -> str:
+    """The checkpoint that the bundle names, in brackets, as messages have it; empty where it names none."""
+    try:
+        name = manifest.load(bundle).provenance.get("checkpoint")
+    except EdgekitError:  # of several bundles, or what is wrong with it is for others to say
+        return ""
+    return f" ({shown(name)})" if name else ""
