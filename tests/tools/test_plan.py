@@ -431,6 +431,13 @@ def test_bad_input_gets_one_line(words: list[str], says: str) -> None:
     assert "Traceback" not in done.output
 
 
+def test_a_bundle_is_told_from_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "edgekit.json").write_text("{}")
+    said = run(tmp_path, code=2).output
+    assert f"{tmp_path}: is a bundle; plan takes the checkpoint that it was made of, and for this" in said
+    assert f"edgekit inspect {tmp_path} --memory SIZE shows" in said
+
+
 def test_a_configuration_is_taken_from_a_file_a_folder_or_a_name(tmp_path: Path) -> None:
     shipped = configuration("tiny-gemma")
     file = tmp_path / "mine" / "config.json"
