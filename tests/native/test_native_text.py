@@ -344,6 +344,16 @@ def test_a_long_run_of_bytes_is_given_out_as_far_as_it_is_text() -> None:
     own.close()
 
 
+def test_a_long_run_of_bytes_that_begins_a_text_loses_no_character() -> None:
+    """As by Llama 2's decoder, for which nothing is forgotten there."""
+    oracle = of_bytes()
+    oracle.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    with core(oracle.to_str()) as own:
+        for text in ("🦊" * 60, "é🦊ꙮ" * 40, "ꙮa" * 60):
+            ids = [own.find(f"<0x{byte:02X}>") or 0 for byte in text.encode()]
+            assert "".join(streamed(own, [[each] for each in ids])) == text
+
+
 def test_a_long_text_is_decoded_piece_by_piece() -> None:
     """Time that grows with the square of the length would be seen here: 200,000 pieces."""
     own = core(shipped("tiny-gemma").to_str())

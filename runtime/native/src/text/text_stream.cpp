@@ -85,11 +85,13 @@ std::size_t TextStream::run_at_the_end() const {
 }
 
 void TextStream::settle(const std::string &text, std::size_t end) {
-  // A long run that turns out wrong moves characters, and so does what follows ids that were the last.
+  // A long run that is wrong, perhaps for as long as a character of it is not whole, has its characters at other places,
+  // and so has what follows ids that were the last.
+  std::size_t begin = settled_;
   while (within_character(text, end)) --end;
-  while (within_character(text, settled_)) ++settled_;
-  if (end > settled_) {
-    certain_.append(text, settled_, end - settled_);
+  while (within_character(text, begin)) ++begin;
+  if (end > begin) {
+    certain_.append(text, begin, end - begin);
     settled_ = end;
   }
 }
