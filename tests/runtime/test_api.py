@@ -126,6 +126,7 @@ FIELDS = {
     "Arrived": [
         "folder: Path", "nbytes: int", "fetched: int", "copied: int", "found: int", "damaged: int",
         "current: bool",
+        "chosen: str",
     ],
     "Answer": ["text: str", "ids: tuple[int, ...]", "prompt_ids: tuple[int, ...]", "statistics: Statistics"],
     "Draft": [
