@@ -98,8 +98,13 @@ def for_programs(text: str) -> None:
 
 
 def command_line(*words: str | os.PathLike[str]) -> str:
-    """The line to type that runs `edgekit` with these arguments."""
-    return shlex.join(["edgekit", *(os.fspath(w) for w in words)])
+    """The line to type that runs `edgekit` with these arguments; a path may look like an option."""
+    found = ["edgekit"]
+    for word in words:
+        is_path = isinstance(word, os.PathLike)
+        text = os.fspath(word)
+        found.append(f"./{text}" if is_path and text.startswith("-") else text)
+    return shlex.join(found)
 
 
 def table(

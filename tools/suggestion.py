@@ -27,6 +27,4 @@ def suggested_run(folder: Path, checkpoint: str | None = None, *words: str) -> s
             with Generator(bundle.path) as generator:
                 tokens = generator.suggested_length(prompt)
             length = [] if tokens is None else ["--max-new-tokens", str(tokens)]
-    # A folder's name may look like an option's.
-    place = f"./{folder}" if str(folder).startswith("-") else folder
-    return command_line("run", place, prompt, *words, *length, "--watch")
+    return command_line("run", folder, prompt, *words, *length, "--watch")

@@ -98,26 +98,11 @@ void check_members(const BundleSet &set, const std::string &where) {
   }
 }
 
-bool has_format(const BundleSetMember &member, const BundleRunner &runner) {
-  const auto &formats = runner.formats;
-  return formats.empty() || std::find(formats.begin(), formats.end(), member.format) != formats.end();
-}
-
-// "a, b or c".
-std::string listed(const std::vector<std::string> &names, const char *last) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) text += i + 1 == names.size() ? std::string(" ") + last + " " : ", ";
-    text += names[i];
-  }
-  return text;
-}
-
 // For a runner none of whose formats is in the set.
 std::string missing_formats(const BundleSet &set, const BundleRunner &runner, bool is_own) {
   std::vector<std::string> formats;
   for (const BundleSetMember &member : set.members) formats.push_back(in_quotes(member.format, 40));
-  return "has bundles for " + listed(formats, "and") + ", not for " + listed(runner.formats, "or") +
+  return "has bundles for " + joined(formats, "and") + ", not for " + joined(runner.formats, "or") +
          (!is_own                       ? kOfOthers
           : runner.formats.size() == 1 ? "; export it with --format " + runner.formats[0]
                                        : kOwn);
@@ -128,15 +113,28 @@ std::string later_systems(const BundleSet &set, const BundleRunner &runner, bool
   std::vector<std::string> refusals;
   for (const BundleSetMember &member : set.members) {
     refusals.push_back(in_quotes(member.path, 40) +
-                       (has_format(member, runner)
+                       (runner.has_format(member.format)
                             ? " is for " + runner.system + " " + minimum_text(member, runner.system) + " and later"
-                            : " is not for " + listed(runner.formats, "or")));
+                            : " is not for " + joined(runner.formats, "or")));
   }
-  return "none of its bundles runs here: " + listed(refusals, "and") + "; this is " + runner.system + " " + runner.version +
+  return "none of its bundles runs here: " + joined(refusals, "and") + "; this is " + runner.system + " " + runner.version +
          (is_own ? kOwn : kOfOthers);
 }
 
 }  // namespace
+
+bool BundleRunner::has_format(std::string_view format) const {
+  return formats.empty() || std::find(formats.begin(), formats.end(), format) != formats.end();
+}
+
+std::string joined(const std::vector<std::string> &names, const char *last) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 == names.size() ? std::string(" ") + last + " " : ", ";
+    text += names[i];
+  }
+  return text;
+}
 
 const BundleFile *BundleSet::find(std::string_view name) const noexcept {
   const auto found = std::find_if(files.begin(), files.end(), [name](const BundleFile &file) { return file.name == name; });
@@ -172,7 +170,7 @@ const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &r
   }
   bool formats_fit = false;
   for (const BundleSetMember &member : set.members) {
-    if (!has_format(member, runner)) continue;
+    if (!runner.has_format(member.format)) continue;
     if (runner.system.empty() || minimum_of(member, runner.system) <= own) return member;
     formats_fit = true;
   }

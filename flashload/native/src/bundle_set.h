@@ -37,7 +37,12 @@ BundleSet parse_bundle_set(std::string_view text, const std::string &where);
 struct BundleRunner {
   std::vector<std::string> formats;  // that it runs; none: any
   std::string system, version;       // such as "ios" and "26.4"; an empty system: any version will do
+
+  bool has_format(std::string_view format) const;
 };
+
+// "a, b or c", `last` being "or".
+std::string joined(const std::vector<std::string> &names, const char *last);
 
 // The first member that `runner` runs. Throws Error: EK_UNSUPPORTED_BUNDLE where there is none, with what keeps each from
 // it; EK_INVALID_ARGUMENT for a version that is none. `is_own`: whoever reads the message exports bundles; else they come from

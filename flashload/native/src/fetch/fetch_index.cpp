@@ -112,11 +112,8 @@ const BundleSetMember *Fetch::member_like_here(const std::string &where) const {
 
 void Fetch::require_format(const BundleManifest &manifest, const std::string &where) const {
   const std::string own = format_of(manifest.root);
-  const std::vector<std::string> &formats = options_.runner.formats;
-  if (own.empty() || formats.empty() || std::find(formats.begin(), formats.end(), own) != formats.end()) return;
-  std::string asked;
-  for (const std::string &format : formats) asked += (asked.empty() ? "" : ", ") + format;
-  fail(EK_UNSUPPORTED_BUNDLE, where, ": is for ", in_quotes(own, 40), ", not ", asked,
+  if (own.empty() || options_.runner.has_format(own)) return;
+  fail(EK_UNSUPPORTED_BUNDLE, where, ": is for ", in_quotes(own, 40), ", not ", joined(options_.runner.formats, "or"),
        ", and the only bundle there; ask for that, or give another source");
 }
 
