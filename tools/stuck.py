@@ -124,21 +124,28 @@ def _watch(channel: _Channel, hint: str, first: Callable[[], None] | None) -> No
     while numbers := channel.numbers():
         if signal.SIGINT not in numbers:
             continue
-        end = time.monotonic() + PATIENCE_S
-        while interrupts.noticed == noticed and not channel.is_left():
-            if time.monotonic() > end:
-                if first is None:
-                    _end(hint)
-                with suppress(Exception):
-                    first()
-                first = None
-                break
-            time.sleep(_POLL_S)
-        # Several that come at once may be noticed as one.
+        in_time = _noticed_in_time(channel, noticed)
+        # Several that come at once may be noticed as one; those that answer `first` are none of them.
         while channel.is_ready() and channel.numbers():
             pass
+        if not in_time:
+            if first is None:
+                _end(hint)
+            with suppress(Exception):
+                first()
+            first = None
         noticed = interrupts.noticed
     channel.close()
+
+
+def _noticed_in_time(channel: _Channel, before: int) -> bool:
+    """Waits until the main thread has noticed more than `before` or has left the block, not for ever."""
+    end = time.monotonic() + PATIENCE_S
+    while interrupts.noticed == before and not channel.is_left():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _end(hint: str) -> NoReturn:

@@ -54,6 +54,17 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
 
 
+#: A Ctrl-C that answers what is said of the first one before anything else runs.
+ANSWERED = """
+import hashlib, os, signal, threading
+from edgekit.tools import stuck
+stuck.PATIENCE_S = 0.3
+def answer():
+    os.kill(os.getpid(), signal.SIGINT)
+with stuck.ending_if_stuck(first=answer):
+    threading.Timer(0.1, answer).start()
+    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 2**31 - 1)
+"""
 #: One pass that computes for a while without the interpreter lock, once a file is there.
 LONG = """
 import hashlib, os
@@ -157,3 +168,8 @@ def test_a_conversation_outlives_ctrl_c_in_a_long_pass(
 def test_what_is_noticed_ends_nothing() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", NOTICED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("noticed\n" * 3 + "True\n", "", 0)
+
+
+def test_an_answer_that_comes_at_once_counts() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", ANSWERED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "edgekit: interrupted\n", 130)
