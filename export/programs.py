@@ -147,7 +147,7 @@ HEADS = {
 }
 
 
-def _export(
+def export_program(
     name: str,
     module: nn.Module,
     inputs: dict[str, Tensor],
@@ -157,6 +157,9 @@ def _export(
     weight_axes: dict[str, dict[int, str]] | None = None,
     static: bool = False,
 ) -> Program:
+    """Export a module that is called with `inputs` and weights `w`, by name. `axes` and `weight_axes` name
+    the lengths among their sizes, which are dynamic unless `static`.
+    """
     dims: dict[str, Any] = {}
     if static:
         axes, weight_axes = {}, {}
@@ -225,7 +228,7 @@ def layer_program(
         for tensor, value in placeholders(spec, choices["experts." + spec.name]).items():
             w[f"experts.{tensor}"] = value.new_empty(len(layer.experts), *value.shape)
     static = lengths is not None
-    return _export(name, _LayerCall(layer), inputs, axes, w, ("y", "k", "v"), static=static)
+    return export_program(name, _LayerCall(layer), inputs, axes, w, ("y", "k", "v"), static=static)
 
 
 def expert_program(
@@ -242,7 +245,9 @@ def expert_program(
     w: dict[str, Tensor] = {}
     for spec in expert:
         w |= placeholders(spec, choices["experts." + spec.name])
-    return _export(name, _ExpertCall(kind), {"x": torch.zeros(EXAMPLE_T, hidden)}, {"x": {0: "t"}}, w, ("y",))
+    return export_program(
+        name, _ExpertCall(kind), {"x": torch.zeros(EXAMPLE_T, hidden)}, {"x": {0: "t"}}, w, ("y",)
+    )
 
 
 def self_conditioning_program(
@@ -261,7 +266,7 @@ def self_conditioning_program(
             else {spec.name: torch.empty(spec.shape)}
         )
     example = torch.zeros(1, _positions(lengths), architecture.hidden_size)
-    return _export(
+    return export_program(
         "self_conditioning",
         _SelfConditioningCall(architecture.self_conditioning),
         {"embedded": example, "soft": example.clone()},
@@ -278,7 +283,7 @@ def _positions(lengths: Lengths | None) -> int:
 
 def final_program(architecture: Architecture, lengths: Lengths | None = None) -> Program:
     """The last norm: x [1, T, H] -> y [1, T, H]."""
-    return _export(
+    return export_program(
         "final",
         _FinalCall(architecture.norm_eps),
         {"x": torch.zeros(1, _positions(lengths), architecture.hidden_size)},
@@ -319,7 +324,7 @@ def head_programs(
             else HEAD_OUTPUTS + (SAMPLE_OUTPUTS if sample else ()) + (("soft",) if soft else ())
         )
         w = placeholders(tile, choice)
-        yield _export(
+        yield export_program(
             name,
             _HeadCall(architecture.softcap, sample, soft, logits),
             inputs,

@@ -4,7 +4,7 @@ into tiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,7 @@ TILE_ROWS = 64
 @dataclass(frozen=True)
 class Piece:
     """Rows start..stop of a weight, stored under `name`; `matrix` is the name that presets and reports
-    use.
+    use. A `copy` is in another run as well.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Piece:
     spec: WeightSpec
     start: int
     stop: int
+    copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class RunPlan:
     @property
     def float_elements(self) -> int:
         """Elements that stay float32: norms, biases, scalars."""
-        return sum(p.stop - p.start for p in self.pieces if p.spec.role == "float")
+        return sum(p.stop - p.start for p in self.pieces if p.spec.role == "float" and not p.copy)
 
 
 class Layout(Protocol):
@@ -61,6 +62,7 @@ class Layout(Protocol):
     def architecture(self) -> Architecture: ...
     @property
     def choices(self) -> Mapping[str, Choice]: ...
+    def units(self) -> Iterator[tuple[str, str, WeightSpec]]: ...
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]: ...
 
 
@@ -68,16 +70,21 @@ def plan_runs(layout: Layout, tile_bytes: int) -> list[RunPlan]:
     """Runs in execution order: embedding tiles, self-conditioning, per layer its dense part and each
     expert, final norm, head tiles.
     """
-    architecture, choices = layout.architecture, layout.choices
-    units: dict[str, list[WeightSpec]] = {}
-    for unit, spec in architecture.weights():
-        units.setdefault(unit, []).append(spec)
+    choices = layout.choices
+    units: dict[str, list[tuple[str, WeightSpec]]] = {}
+    for unit, owner, spec in layout.units():
+        units.setdefault(unit, []).append((owner, spec))
     plans = []
+    known: set[str] = set()
     for unit, members in units.items():
         if unit in ("embedding", "head"):
-            plans += _tiles(unit, members[0], choices[unit], layout, tile_bytes)
+            plans += _tiles(unit, members[0][1], choices[unit], layout, tile_bytes)
             continue
-        pieces = tuple(Piece(f"{unit}.{s.name}", f"{unit}.{s.name}", s, 0, s.shape[0]) for s in members)
+        pieces = tuple(
+            Piece(f"{unit}.{s.name}", matrix, s, 0, s.shape[0], matrix in known)
+            for s, matrix in ((s, f"{owner}.{s.name}") for owner, s in members)
+        )
+        known |= {piece.matrix for piece in pieces}
         tensors = tuple(
             t for p in pieces for t in layout.specs(p.name, p.spec, choices.get(p.matrix, Choice(16, 0)))
         )

@@ -99,6 +99,13 @@ class Format(ABC):
         """
         return choices
 
+    def units(self) -> Iterator[tuple[str, str, WeightSpec]]:
+        """Every weight with the name of the unit that it is stored in and of the one that it belongs to, in
+        execution order.
+        """
+        for unit, spec in self.architecture.weights():
+            yield unit, unit, spec
+
     @abstractmethod
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
         """The stored tensors of a weight, under the full `name`."""

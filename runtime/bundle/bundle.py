@@ -188,8 +188,9 @@ class Bundle:
         """
         file = self.folder.open_weights()
         named = set(self.model.embedding.runs)
-        if self.packages is None:
-            named |= {r for layer in self.model.layers for r in (layer.run, *layer.experts)}
+        own = [layer.run if self.packages is None else layer.mixture for layer in self.model.layers]
+        named |= {run for run in own if run}
+        named |= {run for layer in self.model.layers for run in layer.experts}
         if self.model.head is not None and (self.packages is None or not self.packages.head):
             named |= set(self.model.head.runs)
         missing = sorted(named - set(file.runs))
@@ -210,10 +211,11 @@ def _layer(layer: dict[str, Any]) -> Layer:
 
 
 def _packaged_layer(layer: dict[str, Any]) -> Layer:
-    name = layer["package"]
+    name, mixture = layer["package"], layer.get("mixture") or {"run": "", "program": ""}
     return Layer(
-        name, name, (), layer["kv_heads"], layer["head_dim"], layer["rope"], layer.get("window"),
-        layer["slot"],
+        name, name, tuple(layer["experts"]) if mixture["run"] else (),
+        layer["kv_heads"], layer["head_dim"], layer["rope"], layer.get("window"),
+        layer["slot"], mixture["run"], mixture["program"],
     )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Layer:
     """One layer of the manifest. Where weights lie in packages, `run` is the layer's package, and `slot` its
-    place in it: consecutive layers of one package are one call.
+    place in it: consecutive layers of one package are one call. `mixture` is the run of what the core
+    computes of such a layer, with the experts, by the program `mixture_program`; empty where it is all in
+    the package.
     """
 
     program: str
@@ -19,3 +21,5 @@ class Layer:
     rope: str
     window: int | None
     slot: int = 0
+    mixture: str = ""
+    mixture_program: str = ""

@@ -116,7 +116,10 @@ def _check_layers(manifest: Manifest, packaged: bool) -> None:
             value(layer, key, str, at)
         if packaged:
             number(layer, "slot", at, 0, len(manifest.layers))
-        if not packaged or not absent(layer, "experts"):
+        mixture = packaged and not absent(layer, "mixture")
+        for key in ("program", "run") if mixture else ():
+            value(value(layer, "mixture", dict, at), key, str, f"{at}, mixture")
+        if not packaged or mixture or not absent(layer, "experts"):
             each(layer, "experts", str, at)
         for key in ("kv_heads", "head_dim"):
             number(layer, key, at, 1, _MOST_HEADS)

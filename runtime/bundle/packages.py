@@ -8,6 +8,8 @@ Section `programs` of the manifest:
      "compiled": {"sm8650": ["compiled/sm8650/..."]},     (files by chip, in the format qnn, if there are any)
      "head": {...},                 (the core's program of a head whose table lies in the flash file, in the
                                      format qnn: no package is a tile of it)
+     "mixtures": {"moe": {...}},    (the core's programs of layers whose experts lie in the flash file: what
+                                     follows the products that their packages give)
      "packages": {"layers.0-3": {
          "path": "packages/layers.0-3.mlpackage", "bytes": 123, "files": ["packages/layers.0-3.ml..."],
          "parts": ["layers.0", ...],       (a tile of the vocabulary head also has "start" and "rows")
@@ -20,7 +22,8 @@ A function takes t positions after p positions of prefix. What its arrays are is
                        0); cos.ROPE, sin.ROPE [t, R]; query_scale.ROPE [t, 1] where the rope has one;
                        adapter [t, 1] where one of the layers has an adapter;
                        mask.full [t, p + t], mask.W [t, P + t] for a window W; phase [1]
-                       ->  y [1, t, H]; k.J, v.J [1, KV, t, D]
+                       ->  y [1, t, H], or dense.I [1, t, H] for each that the layer's mixture takes;
+                       k.J, v.J [1, KV, t, D]
     self_conditioning  embedded, soft [1, t, H]  ->  y [1, t, H]
     final              x [1, t, H]  ->  y [1, t, H]
     head               x [t, H]; temperature [1]; noise [t, V'] where it samples  ->  z [t, V'], or the
@@ -32,14 +35,14 @@ A layer with a window W keeps W - 1 positions, so its P is min(p, W - 1) or a li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
+from edgekit.flashload.errors import MalformedFile, UnsupportedVersion, quoted
 from edgekit.flashload.manifest import FileEntry, Manifest
 from edgekit.flashload.registry import BrokenPlugin
 from edgekit.runtime.bundle.layer import Layer
-from edgekit.runtime.bundle.sections import Wrong, value
+from edgekit.runtime.bundle.sections import Wrong, each, value
 from edgekit.runtime.engine_registry import running
 
 #: Of the section and the stored forms.
@@ -177,6 +180,7 @@ class Sizes:
     self_conditioning: bool
     adapters: int = 0
     head_in_flash: bool = False  # the head may lie there, in place of packages
+    dense: Mapping[str, int] = field(default_factory=dict)  # products that mixtures take, by their names
 
 
 def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str) -> Packages:
@@ -194,7 +198,7 @@ def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str)
             "update edgekit or export the bundle again"
         )
     try:
-        table = value(programs, "packages", dict)
+        table, sizes = value(programs, "packages", dict), replace(sizes, dense=_dense(programs, layers))
         entries = {
             name: _Reader(sizes, layers, manifest.files, name, table[name]).package() for name in table
         }
@@ -211,6 +215,18 @@ def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str)
     except Wrong as error:
         raise MalformedFile(f"{where}: {error}; export the bundle again") from None
     return packages
+
+
+def _dense(programs: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, int]:
+    """How many products of a layer each of the core's mixtures takes, by its name."""
+    mixtures = value(programs, "mixtures", dict) if "mixtures" in programs else {}
+    for i, layer in enumerate(layers):
+        if layer.mixture and layer.mixture_program not in mixtures:
+            raise Wrong(f"layer {i}: there is no mixture {quoted(layer.mixture_program)}")
+    return {
+        name: sum(i.startswith("dense.") for i in each(entry, "inputs", str, f"mixture {quoted(name)}"))
+        for name, entry in mixtures.items()
+    }
 
 
 def _compiled(manifest: Manifest) -> dict[str, tuple[str, ...]]:
@@ -254,6 +270,8 @@ def _check_parts(packages: Packages, layers: Sequence[Layer], sizes: Sizes) -> N
     order = [(layer.run, layer.slot) for layer in layers]
     for i, (name, slot) in enumerate(order):
         follows = i > 0 and order[i - 1] == (name, slot - 1)
+        if follows and (layers[i].mixture or layers[i - 1].mixture):
+            raise Wrong(f"layer {i} shares package {name}, which layers with experts cannot")
         if not follows and (slot != 0 or name in {n for n, _ in order[:i]}):
             raise Wrong(f"layer {i} is slot {slot} of package {name}, which does not follow layer {i - 1}'s")
     if not packages.lengths():
@@ -337,7 +355,9 @@ def _layer_shapes(
     """
     t, p = function.t, function.p
     taken: _Shapes = {"x": (1, t, sizes.hidden)}
-    given: _Shapes = {"y": (1, t, sizes.hidden)}
+    dense = max((sizes.dense.get(layer.mixture_program, 0) for layer in layers), default=0)
+    names = [f"dense.{i}" for i in range(dense)] or ["y"]
+    given: _Shapes = dict.fromkeys(names, (1, t, sizes.hidden))
     for slot, layer in enumerate(layers):
         kept = p if layer.window is None else min(p, layer.window - 1)
         if kept:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -324,7 +324,7 @@ def layer_results(
         names = model.architecture.ropes[layer.rope].widths
         tables = {name: torched(values[f"{name}.{layer.rope}"]).float() for name in names}
         mask = torched(values[f"mask.{'full' if layer.window is None else layer.window}"]).float()
-        phase = torch.from_numpy(values["phase"]) if "phase" in values else None
+        phase = torch.from_numpy(values["phase"]) if layer.uses_phase else None
         adapter = torched(values["adapter"]) if layer.uses_adapter else None
         inputs = LayerInputs(
             y, **tables, prefix_k=prefix[0], prefix_v=prefix[1], mask=mask, phase=phase, adapter=adapter
@@ -361,8 +361,17 @@ def routing() -> Iterator[list[np.ndarray]]:
         yield settled
 
 
-def check_layers(programs: Programs, model: ReferenceModel, seed: int, least: float | None) -> int:
-    """Compare all functions of all chunks; returns how many. Without `least` decibels, to 1e-4."""
+def check_layers(
+    programs: Programs,
+    model: ReferenceModel,
+    seed: int,
+    least: float | None,
+    products: Callable[[int], Sequence[torch.Tensor]] = lambda _: (),
+) -> int:
+    """Compare all functions of all chunks; returns how many. Without `least` decibels, to 1e-4. `products`
+    are those of the reference's last pass through a layer that its mixture takes, where the core mixes
+    experts.
+    """
     rng, checked = np.random.default_rng(seed), 0
     for package, entry in programs.entries.items():
         layers = [i for i, own in enumerate(programs.manifest.layers) if own["package"] == package]
@@ -372,7 +381,11 @@ def check_layers(programs: Programs, model: ReferenceModel, seed: int, least: fl
             values = layer_values(rng, model, function)
             got = programs.run(package, name, values)
             with routing() as settled:
-                expected = layer_results(model, layers, values, values["x"])
+                expected = layer_results(
+                    model, layers, {"phase": np.zeros(1, np.int64)} | values, values["x"]
+                )
+            if dense := {f"dense.{i}": y.detach().numpy() for i, y in enumerate(products(layers[0]))}:
+                settled, expected = [], {role: expected[role] for role in ("k.0", "v.0")} | dense
             assert got.keys() == expected.keys()
             for role, array in got.items():
                 what = f"{package} {name} {role}"

@@ -66,13 +66,15 @@ def options(scheme: Scheme, cut: Packaging, **others: Any) -> ExportOptions:
     return package_options("qnn", scheme, None, cut, **others)
 
 
-def random_bundle(folder: Path, family: str, preset: str, **sizes: Any) -> tuple[Path, ReferenceModel]:
-    """A bundle of two layers, and the reference with its codes."""
+def random_bundle(
+    folder: Path, family: str, preset: str, length: int = 24, **sizes: Any
+) -> tuple[Path, ReferenceModel]:
+    """A bundle of two layers, for passes or prefixes of `length`, and the reference with its codes."""
     few = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2} if family == "llada" else {"num_hidden_layers": 2}
     write_checkpoint(folder / "checkpoint", family, **{**few, **sizes})
     source, scheme = Checkpoint.open(folder / "checkpoint"), Scheme(preset, 32)
     prefixed = architecture(complete(source.config, source.names)).causal_prefix
-    cut = Packaging((0, 24) if prefixed else (24,), layers_per_chunk=1)
+    cut = Packaging((0, length) if prefixed else (length,), layers_per_chunk=1)
     export(folder / "checkpoint", folder / "bundle", options(scheme, cut))
     return folder / "bundle", quantized_reference(folder / "checkpoint", scheme, "qnn")
 
@@ -96,10 +98,12 @@ def activation_codes(programs: Programs) -> dict[str, Codes]:
             for node in graph.node:
                 if node.op_type != "MatMul" or not node.input[1].startswith("w."):
                     continue
-                slot, _, name = node.input[1].removeprefix("w.").partition(".")
+                name = node.input[1].removeprefix("w.")
+                slot, _, own = name.partition(".")
+                unit = f"layers.{layers[int(slot)]}.{own}" if layers else f"{package}.{name}"
                 of = [made[node.input[0]].input[1:], read[node.output[0]].input[1:]]
                 given, product = ((float(held[scale]), float(held[zero])) for scale, zero in of)
-                found[f"layers.{layers[int(slot)]}.{name}"] = given, product
+                found[unit] = given, product
     return found
 
 
@@ -110,20 +114,22 @@ def coded(x: Tensor, codes: tuple[float, float]) -> Tensor:
 
 
 @contextmanager
-def coded_activations(programs: Programs, model: ReferenceModel) -> Iterator[list[str]]:
+def coded_activations(programs: Programs, model: ReferenceModel) -> Iterator[dict[str, list[Tensor]]]:
     """Inside, the reference makes 16-bit codes where the NPU does, and rounds rows before the head, which is
-    the core's; gives the names of the matrices that it has multiplied with codes.
+    the core's; gives what it has multiplied with codes: all products of a matrix, by its name.
     """
-    codes, used = activation_codes(programs), list[str]()
+    codes, used = activation_codes(programs), dict[str, list[Tensor]]()
     linear, logits = ops.linear, ops.vocab_logits
     names = {id(t): n.rpartition(".")[0] for n, t in model.weights().items() if n.endswith(".codes")}
 
     def with_codes(x: Tensor, weight: Tensor, groups: Any, scales: Any, bias: Any, *rest: Any) -> Tensor:
-        name = names[id(weight)]
+        name = names.get(id(weight), "")
+        if name not in codes:  # a router, which is the core's
+            return linear(x, weight, groups, scales, bias, *rest)
         given, product = codes[name]
-        used.append(name)
         y = coded(linear(coded(x, given), weight, groups, scales, None, 16), product)
-        return y if bias is None else y + bias
+        used.setdefault(name, []).append(y if bias is None else y + bias)
+        return used[name][-1]
 
     def rounded_logits(x: Tensor, table: Tensor, scales: Any, softcap: float) -> Tensor:
         return logits(ops.round_rows(x), table, scales, softcap)

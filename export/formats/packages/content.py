@@ -43,7 +43,7 @@ def build(
         ExportError: a program cannot be expressed in the graph's format.
     """
     weights = _weights(graph, programs, package, precision)
-    plans = functions(programs.architecture, package, lengths, precision)
+    plans = functions(programs, package, lengths, precision)
     for plan in plans:
         body = functools.partial(_body, graph, programs, package, plan, weights)
         graph.add(plan.name, plan.inputs, body)
@@ -70,8 +70,9 @@ def _body(
     for slot, (index, roles) in enumerate(zip(package.layers, plan.bindings, strict=True)):
         given = {"x": x} | {name: values[role] for name, role in roles.items()}
         made = graph.translate(programs.layer(index, plan.lengths), given, weights[slot])
-        x, kept[f"k.{slot}"], kept[f"v.{slot}"] = made["y"], made["k"], made["v"]
-    return {"y": x} | kept
+        kept[f"k.{slot}"], kept[f"v.{slot}"] = made.pop("k"), made.pop("v")
+        x = made.get("y")
+    return made | kept
 
 
 def _weights(

@@ -5,6 +5,8 @@
     final               the last norm
     head.N              rows of the vocabulary table
 
+Where the core computes experts, a layer that has some is alone in its package, which holds its dense part.
+
 A package has one function for each of `Lengths`, all over the same weights. The tensors of a package are
 those of its runs, named as there but for their unit: `0.self_attn.q_proj.codes` of the first layer in a
 chunk, `0.experts.7.down.scales`, `norm.weight`, `table.codes`.
@@ -12,7 +14,7 @@ chunk, `0.experts.7.down.scales`, `norm.weight`, `table.codes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,9 +100,11 @@ def cut(
     packaging: Packaging,
     limit_bytes: int,
     most_layers: int = MOST_LAYERS,
+    alone: Collection[int] = (),
 ) -> list[PackagePlan]:
     """The packages of a model in the order of execution. `sizes` are the bytes of each layer, `row_bytes`
-    those of a row of the head's table; chunks have `most_layers` at most where nothing is asked for.
+    those of a row of the head's table; chunks have `most_layers` at most where nothing is asked for. Layers
+    that are `alone` share no package.
 
     Raises:
         ExportError: a chunk of the given number of layers, or a single layer, is larger than `limit_bytes`.
@@ -109,17 +113,26 @@ def cut(
     if asked is not None and asked < 1:
         raise ExportError(f"--layers-per-chunk {asked} is not possible; it must be at least 1")
 
+    def chunks(per_chunk: int) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        for i in range(count):
+            joins = found and len(found[-1]) < per_chunk and not {i, found[-1][0]} & set(alone)
+            if joins:
+                found[-1] += (i,)
+            else:
+                found.append((i,))
+        return found
+
     def largest(per_chunk: int) -> int:
-        return max(sum(sizes[i : i + per_chunk]) for i in range(0, count, per_chunk))
+        return max(sum(sizes[i] for i in layers) for layers in chunks(per_chunk))
 
     fitting = [n for n in range(1, min(count, most_layers) + 1) if largest(n) <= limit_bytes]
     per_chunk = asked or (fitting[-1] if fitting else 1)
     packages = (
         [PackagePlan("self_conditioning", "self_conditioning")] if architecture.self_conditioning else []
     )
-    for first in range(0, count, per_chunk):
-        layers = tuple(range(first, min(count, first + per_chunk)))
-        name = f"layers.{first}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
+    for layers in chunks(per_chunk):
+        name = f"layers.{layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
         nbytes = sum(sizes[i] for i in layers)
         if nbytes > limit_bytes:
             advice = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekit.export.formats.packages.cut import PackagePlan
-from edgekit.export.models.base import Architecture
+from edgekit.export.formats.packages.programs import StaticPrograms
 from edgekit.export.programs import HEADS, Lengths
 
 
@@ -64,11 +64,12 @@ class FunctionPlan:
 
 
 def functions(
-    architecture: Architecture, package: PackagePlan, lengths: Sequence[Lengths], number: str
+    programs: StaticPrograms, package: PackagePlan, lengths: Sequence[Lengths], number: str
 ) -> list[FunctionPlan]:
     """The functions of a package, over inputs of type `number` ("float16", "float32")."""
+    architecture = programs.architecture
     if package.kind == "layers":
-        return [_layers_function(architecture, package, own, number) for own in lengths]
+        return [_layers_function(programs, package, own, number) for own in lengths]
     hidden, plans = architecture.hidden_size, []
     for t in sorted({own.t for own in lengths}):
         own, name, whole = Lengths(t, 0), f"t{t}", (1, t, hidden)
@@ -89,9 +90,9 @@ def functions(
 
 
 def _layers_function(
-    architecture: Architecture, package: PackagePlan, lengths: Lengths, number: str
+    programs: StaticPrograms, package: PackagePlan, lengths: Lengths, number: str
 ) -> FunctionPlan:
-    t = lengths.t
+    architecture, t = programs.architecture, lengths.t
     inputs: dict[str, Feature] = {}
     bindings = []
 
@@ -107,11 +108,11 @@ def _layers_function(
             own[name] = take(f"{name}.{slot}", number, 1, layer.kv_heads, p, layer.head_dim)
         for name, width in architecture.ropes[layer.rope].widths.items():
             own[name] = take(f"{name}.{layer.rope}", number, t, width)
-        if layer.uses_adapter:
+        if "adapter" in programs.layer(i, lengths).inputs:
             own["adapter"] = take("adapter", number, t, 1)
         reach = "full" if layer.window is None else str(layer.window)
         own["mask"] = take(f"mask.{reach}", number, t, p + t)
-        if layer.uses_phase:
+        if "phase" in programs.layer(i, lengths).inputs:
             own["phase"] = take("phase", "int32", 1)
         bindings.append(own)
     return FunctionPlan(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
+from edgekit.export.mixture_cut import dense_part
 from edgekit.export.models.base import Architecture
 from edgekit.export.programs import (
     Lengths,
@@ -23,11 +24,14 @@ from edgekit.export.quantize import Choice
 
 @dataclass(frozen=True)
 class StaticPrograms:
-    """Exported programs of a model for fixed lengths, each made once."""
+    """Exported programs of a model for fixed lengths, each made once. Those of layers with experts are their
+    dense parts where `dense` is set.
+    """
 
     architecture: Architecture
     choices: Mapping[str, Choice]
     placeholders: Placeholders
+    dense: bool = False
     _made: dict[tuple[Any, ...], Program] = field(default_factory=dict)
 
     @functools.cached_property
@@ -40,13 +44,14 @@ class StaticPrograms:
         )
 
     def layer(self, index: int, lengths: Lengths) -> Program:
-        """The program of a layer; see `programs.layer_program`."""
+        """The program of a layer; see `programs.layer_program` and `mixture_cut.dense_part`."""
         layer, kind = self.architecture.layers[index], self.kinds[index]
         own = Lengths(lengths.t, lengths.prefix(layer.window))
         key = ("layers", kind, own)
         if key not in self._made:
             choices = layer_choices(layer, index, self.choices)
-            self._made[key] = layer_program(kind, self.architecture, layer, choices, self.placeholders, own)
+            whole = layer_program(kind, self.architecture, layer, choices, self.placeholders, own)
+            self._made[key] = dense_part(whole) if self.dense and layer.experts else whole
         return self._made[key]
 
     def final(self, lengths: Lengths) -> Program:

@@ -7,7 +7,7 @@ go on.
 
 A run enters the journal only after its bytes were synced. Rows of the embedding table go to the flash file;
 where the head is tied to it, they go to the head's packages as well. A head without packages is in the flash
-file too.
+file too, and so are experts that the core computes, with the run of their mixture.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _BLOCK_BYTES = 4 << 20
 
 
 class PackageSource(Protocol):
-    """A format's knowledge of its packages: in the order of execution, their templates, and how rows of a
-    tied table (arrays as the flash file has them, by suffix) are stored in the head's.
+    """A format's knowledge of its packages: in the order of execution, their templates, which units are in
+    the flash file, and how rows of a tied table (arrays as the flash file has them, by suffix) are stored in
+    the head's.
     """
 
     SUFFIX: ClassVar[str]
@@ -53,6 +54,7 @@ class PackageSource(Protocol):
     @property
     def packages(self) -> Sequence[PackagePlan]: ...
     def template(self, package: PackagePlan) -> Template: ...
+    def in_flash(self, unit: str) -> bool: ...
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray: ...
 
 
@@ -100,9 +102,7 @@ class PackageStore:
         plan = [[r.spec.name, [[t.name, t.dtype, t.shape] for t in r.spec.tensors]] for r in runs]
         cuts = [[p.name, p.kind, p.layers, p.start, p.rows] for p in source.packages]
         self._plan = hashlib.sha256(json.dumps([plan, cuts, tag]).encode()).hexdigest()
-        in_packages = any(package.kind == "head" for package in source.packages)
-        self._in_flash = {"embedding"} if in_packages else {"embedding", "head"}
-        flash = [run.spec for run in runs if run.unit in self._in_flash]
+        flash = [run.spec for run in runs if source.in_flash(run.unit)]
         self._flash = FlashWriter(weights, flash, resume=resume, tag=tag)
         try:
             if not (resume and self._read_journal()):
@@ -122,7 +122,7 @@ class PackageStore:
 
     def done(self, run_name: str) -> bool:
         """Whether the run is on disk."""
-        in_flash = self._runs[run_name].unit not in self._in_flash or self._flash.done(run_name)
+        in_flash = not self._source.in_flash(self._runs[run_name].unit) or self._flash.done(run_name)
         return in_flash and run_name in self._records
 
     def write_run(self, name: str, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
@@ -142,7 +142,7 @@ class PackageStore:
                 yield tensor, array
 
         try:
-            if run.unit in self._in_flash and not self._flash.done(name):
+            if self._source.in_flash(run.unit) and not self._flash.done(name):
                 self._flash.write_run(name, placed())
             else:
                 _check(run, placed())
@@ -202,7 +202,9 @@ class PackageStore:
                 stop = min(piece.stop, package.start + package.rows)
                 if package.kind == "head" and start < stop:
                     yield package, (start, stop)
-            elif run.unit == package.kind or _layer(run.unit) in package.layers:
+            elif run.unit == package.kind or (
+                _layer(run.unit) in package.layers and not self._source.in_flash(run.unit)
+            ):
                 yield package, (0, 0)
 
     def _places(self, run: RunPlan, tensor: str, array: np.ndarray) -> Iterator[tuple[Place, np.ndarray]]:

@@ -1,7 +1,8 @@
 """The writer of formats that keep weights in packages; a subclass adds what is a format's own.
 
 A bundle holds `packages/NAME<suffix>`, see `cut`, and a flash file with the embedding table, whose rows are
-looked up outside of the packages, and with the table of a head that the core computes. The manifest's section
+looked up outside of the packages, and with what the core computes: the table of a head, and of layers with
+experts the runs `layers.I.experts.E` and `layers.I.mixture`, see `mixture_cut`. The manifest's section
 is described in `edgekit.runtime.bundle.packages`. Masks are additive, -3e4 where nothing is to be seen: the
 largest round number that float16 has twice.
 """
@@ -9,8 +10,9 @@ largest round number that float16 has twice.
 from __future__ import annotations
 
 import copy
+import functools
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +21,7 @@ import numpy as np
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats import floats
 from edgekit.export.formats.base import Format, WrittenPrograms
+from edgekit.export.formats.native.lowering import lower
 from edgekit.export.formats.options import FormatOptions, Packaging
 from edgekit.export.formats.packages import layout
 from edgekit.export.formats.packages.content import Content, build
@@ -36,6 +39,7 @@ from edgekit.export.formats.packages.programs import StaticPrograms
 from edgekit.export.formats.packages.stamp import Template
 from edgekit.export.formats.packages.store import PackageStore
 from edgekit.export.formats.row import FormatRow
+from edgekit.export.mixture_cut import MixtureCut
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.programs import code_placeholders
 from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike
@@ -50,6 +54,8 @@ class PackagedFormat(Format):
 
     SECTION = "packages"
     HEAD_IN_RUNS = False  # packages of a head have rows of their own, which their entries say
+    #: Whether the core computes experts, out of the flash file, and what follows them in a layer.
+    CORE_EXPERTS: ClassVar[bool] = False
     #: How the names of packages end.
     SUFFIX: ClassVar[str]
     #: The most that a package may have.
@@ -66,7 +72,7 @@ class PackagedFormat(Format):
         self._ios = packaging.minimum_os or next(iter(self.row.versions), "")
         self.lengths = choose_lengths(architecture, packaging)
         self.packages: Sequence[PackagePlan] = self._cut(packaging)
-        self.programs = StaticPrograms(architecture, self.choices, code_placeholders)
+        self.programs = StaticPrograms(architecture, self.choices, code_placeholders, self.CORE_EXPERTS)
         self._contents: dict[tuple[Any, ...], Content] = {}
 
     @abstractmethod
@@ -74,6 +80,34 @@ class PackagedFormat(Format):
         """An empty package to be built, for one of the plan or those that differ in weights alone."""
 
     # --- weights ----------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def mixtures(self) -> Mapping[str, MixtureCut]:
+        """The cuts of layers whose experts the core computes, by kind. Raises ExportError."""
+        layers = {layer.kind: layer for layer in self.architecture.layers if layer.experts}
+        return {
+            kind: MixtureCut.of(self.architecture, layer)
+            for kind, layer in layers.items()
+            if self.CORE_EXPERTS
+        }
+
+    def units(self) -> Iterator[tuple[str, str, WeightSpec]]:
+        for unit, spec in self.architecture.weights():
+            cut = self.mixtures.get(self.architecture.layers[int(unit[7:])].kind) if _is_layer(unit) else None
+            if cut is None:
+                yield unit, unit, spec
+                continue
+            if spec.name in cut.dense:
+                yield unit, unit, spec
+            if spec.name in cut.own:
+                yield f"{unit}.mixture", unit, spec
+
+    def in_flash(self, unit: str) -> bool:
+        """Whether a unit is in the flash file; see `PackageSource`. A weight's own name tells as well."""
+        if unit == "head":
+            return self.HEAD_IN_RUNS
+        own = unit.split(".")[2:3] if unit.startswith("layers.") else []
+        return unit == "embedding" or (self.CORE_EXPERTS and own in (["experts"], ["mixture"]))
 
     def storable(self, scheme: Scheme, choices: Mapping[str, Choice]) -> Mapping[str, Choice]:
         """The choices, all of which the layout can store.
@@ -94,14 +128,15 @@ class PackagedFormat(Format):
         row = WeightSpec("table", (1, table.shape[1]), "head", ())
         row_bytes = sum(t.nbytes for t in self.specs("table", row, choices[table.name]))
         most = self.most_layers(sizes)
-        packages = cut(architecture, sizes, row_bytes, packaging, self.LIMIT_BYTES, most)
+        alone = [i for i, layer in enumerate(architecture.layers) if layer.kind in self.mixtures]
+        packages = cut(architecture, sizes, row_bytes, packaging, self.LIMIT_BYTES, most, alone)
         return [package for package in packages if package.kind != "head" or not self.HEAD_IN_RUNS]
 
     def layer_bytes(self) -> list[int]:
-        """The stored bytes of each layer."""
+        """The stored bytes of each layer in packages."""
         sizes = [0] * len(self.architecture.layers)
-        for unit, spec in self.architecture.weights():
-            if unit.startswith("layers."):
+        for unit, _, spec in self.units():
+            if unit.startswith("layers.") and not self.in_flash(unit):
                 matrix = f"{unit}.{spec.name}"
                 stored = self.specs(matrix, spec, self.choices.get(matrix, Choice(16, 0)))
                 sizes[int(unit.split(".")[1])] += sum(t.nbytes for t in stored)
@@ -172,7 +207,11 @@ class PackagedFormat(Format):
         return len(self.layer_kinds())
 
     def layer_facts(self) -> list[dict[str, Any]]:
-        return layer_places(self.packages)
+        found = layer_places(self.packages)
+        for i, layer in enumerate(self.architecture.layers):
+            if layer.kind in self.mixtures:
+                found[i]["mixture"] = {"program": layer.kind, "run": f"layers.{i}.mixture"}
+        return found
 
     def pass_lengths(self) -> Sequence[tuple[int, int]]:
         return [(each.t, each.p) for each in self.lengths]
@@ -181,10 +220,12 @@ class PackagedFormat(Format):
         return {"ios": self._ios, "macos": self.row.versions[self._ios]} if self._ios else {}
 
     def facts(self) -> dict[str, Any]:
+        mixtures = {kind: lower(cut.mixture) for kind, cut in self.mixtures.items()}
         return {
             "minimum_os": self.minimum_os(),
             "precision": self.precision,
             **({"activations": self.activations} if self.activations else {}),
+            **({"mixtures": mixtures} if mixtures else {}),
         }
 
     def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
@@ -196,6 +237,11 @@ class PackagedFormat(Format):
             described = {name: plan.as_dict(content.signatures[name]) for name, plan in content.plans.items()}
             entries[package.name] = manifest_entry(package, self.SUFFIX, folder, described)
         return WrittenPrograms(entries, tuple(name for entry in entries.values() for name in entry["files"]))
+
+
+def _is_layer(unit: str) -> bool:
+    """Whether a unit is a layer itself, and not one of its experts."""
+    return unit.startswith("layers.") and unit.count(".") == 1
 
 
 def _check_eight_bits(choices: Mapping[str, Choice]) -> None:

@@ -21,9 +21,10 @@ _norm = ops.decompositions()[torch.ops.edgekit.rms_norm.default]
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    # Of heads [1, heads, T, D] with few of both, Qualcomm's operator makes other numbers without a word.
-    rows: Tensor = _norm(x.flatten(1, -2), weight, eps)
-    return rows.view(x.shape)
+    # Two forms of Qualcomm's operator make other numbers without a word: of heads [1, heads, T, D] with few of
+    # both; and with a weight, of 16 positions before the products of an MLP.
+    rows: Tensor = _norm(x.flatten(1, -2), None, eps)
+    return (rows if weight is None else rows * weight).view(x.shape)
 
 
 def _linear(

@@ -15,8 +15,9 @@ import numpy as np
 from edgekit.export.calibrate.canvases import Plan, canvases
 from edgekit.export.calibrate.ranges import ProductRange, Told, collect
 from edgekit.export.calibrate.texts import Samples
-from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.base import Stages
+from edgekit.export.formats.native import layout as by_core
 from edgekit.export.formats.native.writer import head_entry
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.formats.packages.cut import MOST_LAYERS, PACKAGE_FOLDER, PackagePlan
@@ -48,6 +49,7 @@ class QnnFormat(PackagedFormat):
 
     SUFFIX = SUFFIX
     HEAD_IN_RUNS = True  # the core's kernels compute it
+    CORE_EXPERTS = True
     # An NPU maps less than 4 GB for a process, and a package beside what is read ahead must fit in.
     LIMIT_BYTES = 1_000_000_000
 
@@ -75,7 +77,9 @@ class QnnFormat(PackagedFormat):
         """Sizes of layers of that many bytes."""
         found = []
         for layer, nbytes in zip(self.architecture.layers, sizes, strict=True):
-            shapes = {spec.name: spec.shape for spec in layer.weights if layout.on_npu(spec)}
+            cut = self.mixtures.get(layer.kind)
+            own = [spec for spec in layer.weights if cut is None or spec.name in cut.dense]
+            shapes = {spec.name: spec.shape for spec in own if layout.on_npu(spec)}
             heads = shapes["self_attn.o_proj"][1] // layer.head_dim
             found.append(LayerSize(nbytes, sum(shape[0] for shape in shapes.values()), heads))
         return found
@@ -98,18 +102,18 @@ class QnnFormat(PackagedFormat):
         return QnnGraph("processor" if package.kind in ON_PROCESSOR else "npu", self._converted)
 
     def storable(self, scheme: Scheme, choices: Mapping[str, Choice]) -> Mapping[str, Choice]:
-        """The choices, all of which the NPU can multiply with.
+        """The choices. The NPU can multiply with all that are its own; the core takes any.
 
         Raises:
-            ExportError: the model has experts.
+            ExportError: the experts of a layer cannot be cut off.
             QuantizationError: a matrix is float, or its groups are not the NPU's.
         """
-        if any(layer.experts for layer in self.architecture.layers):
-            raise ExportError(
-                f"format {self.row.name} is for models without experts, {self.architecture.family} has some; "
-                "--format native takes them"
-            )
+        on_npu = {
+            f"{owner}.{spec.name}" for unit, owner, spec in self.units() if not self.in_flash(unit)
+        }  # tables have names without an owner
         for name, choice in choices.items():
+            if name not in on_npu:
+                continue
             if choice.bits == 16:
                 raise QuantizationError(
                     f"{name}: has 16 bits; format {self.row.name} multiplies codes of 4 and 8 bits: use "
@@ -124,9 +128,11 @@ class QnnFormat(PackagedFormat):
         return choices
 
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
-        return layout.specs(name, spec, choice)
+        return (by_core if self.in_flash(name) else layout).specs(name, spec, choice)
 
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
+        if self.in_flash(name):
+            return by_core.arrays(name, role, q)
         return layout.arrays(name, role, q, self._ranges.get(name))
 
     def distributions(self) -> tuple[str, ...]:

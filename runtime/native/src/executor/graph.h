@@ -14,8 +14,10 @@
 
 namespace edgekit {
 
-// The inputs that ProgramInputs has, in its order.
-enum class Input { x, soft, prefix_k, prefix_v, cos, sin, query_scale, adapter, mask, phase, none };
+// The inputs that ProgramInputs has, in its order; those of `dense` by their places in it.
+enum class Input { x, soft, prefix_k, prefix_v, cos, sin, query_scale, adapter, mask, phase, dense_0, dense_1, dense_2, dense_3, none };
+
+constexpr Input kDenseInputs[] = {Input::dense_0, Input::dense_1, Input::dense_2, Input::dense_3};
 
 // What an entry leaves to the model: the width of x, the layer's KV heads and their width, the columns of cos and
 // sin; and which inputs its calls give, without which none may be read.

@@ -33,6 +33,7 @@ constexpr InputName kInputs[] = {
     {"prefix_v", Input::prefix_v}, {"cos", Input::cos}, {"sin", Input::sin},   {"query_scale", Input::query_scale},
     {"adapter", Input::adapter},
     {"mask", Input::mask}, {"phase", Input::phase},
+    {"dense.0", Input::dense_0}, {"dense.1", Input::dense_1}, {"dense.2", Input::dense_2}, {"dense.3", Input::dense_3},
 };
 
 }  // namespace
@@ -90,6 +91,10 @@ void GraphBuilder::add_inputs(const Json &entry) {
     switch (known->input) {
       case Input::x:
       case Input::soft:
+      case Input::dense_0:
+      case Input::dense_1:
+      case Input::dense_2:
+      case Input::dense_3:
         value.array = contiguous({Extent{1}, t, Extent{shapes_.hidden}}, where);
         break;
       case Input::prefix_k:

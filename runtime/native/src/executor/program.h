@@ -47,6 +47,7 @@ struct ProgramInputs {
   const float *query_scale = nullptr;    // [T, 1]
   const float *adapter = nullptr;        // [T, 1]
   const std::int64_t *phase = nullptr;   // [T]
+  std::vector<const float *> dense;      // [1, T, H] each: products of a layer that were computed elsewhere
   std::vector<ProgramSegment> segments;  // of a layer: in the order of their rows, which they cover
 };
 

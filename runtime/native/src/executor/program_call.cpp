@@ -1,6 +1,8 @@
 #include "executor/program_call.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "error.h"
 #include "executor/elementwise.h"
@@ -33,6 +35,8 @@ ProgramCall::ProgramCall(const ProgramPlan &plan, ThreadPool &pool, const Progra
 }
 
 const void *ProgramCall::input(Input input) const {
+  const auto dense = std::find(std::begin(kDenseInputs), std::end(kDenseInputs), input);
+  if (dense != std::end(kDenseInputs)) return inputs_.dense.at(static_cast<std::size_t>(dense - std::begin(kDenseInputs)));
   switch (input) {
     case Input::soft:
       return inputs_.soft;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "error.h"
@@ -113,9 +114,28 @@ PackageEngine::PackageEngine(const Bundle &bundle, const Json &programs, int thr
     : bundle_(bundle),
       threads_(threads),
       programs_(bundle, programs),
+      mixtures_(bundle),
       make_(std::move(make)),
       opener_([this](const std::string &name) { return open_package(name); }) {
   if (bundle.scores().front().unit->run != nullptr) core_head_ = std::make_unique<CoreHead>(bundle, programs.at("head"));
+  if (const Json *entries = programs.find("mixtures")) add_mixtures(*entries);
+}
+
+void PackageEngine::add_mixtures(const Json &entries) {
+  const Model &model = bundle_.model();
+  for (const BundleChunk &chunk : bundle_.chunks()) {
+    if (chunk.mixture == nullptr) continue;
+    const std::string &name = model.layers[chunk.first].mixture_program;
+    const std::size_t dense = programs_.of(*chunk.unit).dense;
+    ProgramShapes shapes;
+    shapes.hidden = model.hidden;
+    shapes.given = {Input::x, Input::phase};
+    if (model.adapters > 0) shapes.given.insert(Input::adapter);
+    shapes.given.insert(std::begin(kDenseInputs), std::begin(kDenseInputs) + std::min(dense, std::size(kDenseInputs)));
+    mixture_of_[chunk.unit] = &mixtures_.add(entries, name, shapes, 1);
+    mixtures_.expect(name, *chunk.mixture);
+    mixtures_.expect_experts(name, chunk);
+  }
 }
 
 PackageEngine::~PackageEngine() = default;
@@ -135,6 +155,8 @@ EngineBytes PackageEngine::bytes(const EngineLengths &lengths) const {
     }
   }
   for (const auto &[t, p] : programs_.lengths()) rows = std::max(rows, t);
+  std::size_t dense = 0;
+  for (const auto &[name, package] : programs_.all()) dense = std::max(dense, package.dense);
   for (const LayerInfo &layer : model.layers) {
     heads = std::max(heads, static_cast<std::uint64_t>(std::max(layer.kv_heads, model.hidden / layer.head_dim)));
   }
@@ -143,6 +165,9 @@ EngineBytes PackageEngine::bytes(const EngineLengths &lengths) const {
   const std::uint64_t layer = sizeof(float) * positions * (kCopies * heads * seen + kWidths * hidden);
   EngineBytes out;
   out.allowance = kAllowance;
+  const std::int64_t pass = lengths.rows * lengths.segments;
+  if (!mixture_of_.empty()) out.scratch = mixtures_.scratch_bytes(pass, threads_);
+  most += sizeof(float) * dense * static_cast<std::uint64_t>(pass) * hidden;
   if (core_head_ != nullptr) {
     out.activations = most + layer;
     out.head = core_head_->bytes(lengths, threads_);
@@ -156,10 +181,18 @@ EngineBytes PackageEngine::bytes(const EngineLengths &lengths) const {
   return out;
 }
 
-void PackageEngine::open(const EngineLengths &) {
+std::uint64_t PackageEngine::experts_wanted(const BundleChunk &chunk, const EngineLengths &lengths) const {
+  const auto found = mixture_of_.find(chunk.unit);
+  if (found == mixture_of_.end()) return chunk.experts.size();
+  return static_cast<std::uint64_t>(found->second->experts_wanted(lengths.head_rows, lengths.segments));
+}
+
+void PackageEngine::open(const EngineLengths &lengths) {
   files_ = std::make_unique<BundleFolder>(bundle_.path());
   executor_ = make_(programs_);
-  if (core_head_ != nullptr) pool_ = std::make_unique<ThreadPool>(threads_);
+  if (!computes()) return;
+  pool_ = std::make_unique<ThreadPool>(threads_);
+  mixtures_.reserve(bytes(lengths).scratch);
 }
 
 // Files are compared with their checksums before a system parses them, the first time: some end the process over one that
@@ -242,7 +275,16 @@ void PackageEngine::check_rows(std::int64_t rows, std::int64_t kept) const {
 }
 
 void PackageEngine::layers(const LayersCall &call) {
+  const std::size_t dense = programs_.of(*call.weights.unit).dense;
+  std::vector<const float *> products;
+  dense_.resize(std::max(dense_.size(), dense));
+  for (std::size_t i = 0; i < dense; ++i) {
+    dense_[i].resize(static_cast<std::size_t>(call.rows * bundle_.model().hidden));
+    products.push_back(dense_[i].data());
+  }
   for (const LayerSegment &segment : call.segments) layers_of_segment(call, segment);
+  const auto mixture = mixture_of_.find(call.weights.unit);
+  if (mixture != mixture_of_.end()) mixtures_.run_layer(*pool_, *mixture->second, call, call.mixture, std::move(products));
 }
 
 void PackageEngine::layers_of_segment(const LayersCall &given, const LayerSegment &segment) {
@@ -281,7 +323,10 @@ void PackageEngine::layers_of_segment(const LayersCall &given, const LayerSegmen
     }
   });
   run(package, call);
-  std::copy_n(call.output(Role::y), static_cast<std::size_t>(count * hidden), x);
+  for (std::size_t i = 0; i < package.dense; ++i) {
+    std::copy_n(call.output(Role::dense, i), static_cast<std::size_t>(count * hidden), dense_[i].data() + segment.first * hidden);
+  }
+  if (package.dense == 0) std::copy_n(call.output(Role::y), static_cast<std::size_t>(count * hidden), x);
   for (std::size_t slot = 0; slot < segment.layers.size(); ++slot) {
     const LayerInputs &own = segment.layers[slot];
     const LayerInfo &info = model.layers[own.layer];

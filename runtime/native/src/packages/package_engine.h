@@ -18,6 +18,7 @@
 #include "packages/package_executor.h"
 #include "packages/package_opener.h"
 #include "session/core_head.h"
+#include "session/core_programs.h"
 #include "session/engine.h"
 #include "thread_pool.h"
 
@@ -28,11 +29,13 @@ class PackageEngine final : public Engine {
   using MakeExecutor = std::function<std::unique_ptr<PackageExecutor>(const PackagePrograms &)>;
 
   // `programs` is the manifest's section. The executor is made when the engine opens: not for planning alone. `threads` are
-  // for a head that lies in the flash file, and is computed here. Throws Error: see PackagePrograms, CoreHead.
+  // for a head and for experts that lie in the flash file, which are computed here. Throws Error: see PackagePrograms,
+  // CoreHead, CorePrograms.
   PackageEngine(const Bundle &bundle, const Json &programs, int threads, MakeExecutor make);
   ~PackageEngine() override;
 
   EngineBytes bytes(const EngineLengths &lengths) const override;
+  std::uint64_t experts_wanted(const BundleChunk &chunk, const EngineLengths &lengths) const override;
   void open(const EngineLengths &lengths) override;
   void check_rows(std::int64_t rows, std::int64_t kept) const override;
   void layers(const LayersCall &call) override;
@@ -45,8 +48,8 @@ class PackageEngine final : public Engine {
   void close_unit(const WeightUnit &unit) noexcept override { opener_.close(unit.name); }
   bool opens_here() const override { return opener_.here(); }
   std::string numerics() const override { return bundle_.format(); }
-  int threads() const override { return core_head_ == nullptr ? 0 : threads_; }
-  std::uint64_t scratch_held() const override { return 0; }
+  int threads() const override { return computes() ? threads_ : 0; }
+  std::uint64_t scratch_held() const override { return mixtures_.scratch_held(); }
 
  private:
   class Call;
@@ -55,6 +58,9 @@ class PackageEngine final : public Engine {
     bool samples = false, soft = false, logits = false;
   };
 
+  // Whether the core's kernels compute a part of the model.
+  bool computes() const { return core_head_ != nullptr || !mixture_of_.empty(); }
+  void add_mixtures(const Json &entries);
   const PackageFunction &fitting(const Package &package, std::int64_t rows, const std::vector<std::int64_t> &kept) const;
   const PackageFunction &fitting_head(const Package &package, std::int64_t rows, const HeadForm &form) const;
   [[noreturn]] void too_long(const Package &package, std::int64_t rows, std::int64_t kept) const;
@@ -68,11 +74,14 @@ class PackageEngine final : public Engine {
   const int threads_;
   const PackagePrograms programs_;
   std::unique_ptr<CoreHead> core_head_;  // null: packages hold the head
-  std::unique_ptr<ThreadPool> pool_;     // the head's
+  CorePrograms mixtures_;                // of layers with experts: what follows the products of their packages
+  std::unordered_map<const WeightUnit *, const Program *> mixture_of_;  // by a layer's package
+  std::unique_ptr<ThreadPool> pool_;     // of what is computed here
   const MakeExecutor make_;
   std::unique_ptr<PackageExecutor> executor_;
   std::unique_ptr<BundleFolder> files_;
   std::vector<std::vector<float>> inputs_, outputs_;  // of the call under way, by place
+  std::vector<std::vector<float>> dense_;  // products of a layer under way, of all segments
   std::mutex mutex_;  // the opener's thread and the caller's
   std::unordered_map<std::string, std::vector<const PackageFunction *>> called_;  // when a package was last open
   std::unordered_set<std::string> verified_;

@@ -74,10 +74,25 @@ std::int64_t third_axis(const Json &inputs, const std::string &role) {
   return 0;
 }
 
+// The products of a layer that its program in the section `mixtures` takes; 0 where all of it is in its package.
+std::size_t dense_products(const Json &programs, const LayerInfo &layer) {
+  if (layer.mixture_program.empty()) return 0;
+  const Json::Array &inputs = programs.at("mixtures").at(layer.mixture_program).at("inputs").array();
+  return static_cast<std::size_t>(std::count_if(inputs.begin(), inputs.end(), [](const Json &each) {
+    return each.string().rfind("dense.", 0) == 0;
+  }));
+}
+
 class Reader {
  public:
-  Reader(const Bundle &bundle, const std::string &name, std::vector<const LayerInfo *> layers, std::int64_t tokens)
-      : bundle_(bundle), model_(bundle.model()), layers_(std::move(layers)), tokens_(tokens), at_("package " + name) {}
+  Reader(const Bundle &bundle, const std::string &name, std::vector<const LayerInfo *> layers, std::size_t dense,
+         std::int64_t tokens)
+      : bundle_(bundle),
+        model_(bundle.model()),
+        layers_(std::move(layers)),
+        dense_(dense),
+        tokens_(tokens),
+        at_("package " + name) {}
 
   PackageFunction function(const std::string &name, PackageKind kind, const Json &entry) {
     PackageFunction out;
@@ -112,7 +127,9 @@ class Reader {
                      std::vector<Expected> &given) {
     const std::int64_t t = function.rows;
     taken = {{"x", Role::x, {1, t, model_.hidden}}, {"phase", Role::phase, {1}, 0, true}};
-    given = {{"y", Role::y, {1, t, model_.hidden}}};
+    const std::vector<std::int64_t> rows{1, t, model_.hidden};
+    if (dense_ == 0) given = {{"y", Role::y, rows}};
+    for (std::size_t i = 0; i < dense_; ++i) given.push_back({"dense." + std::to_string(i), Role::dense, rows, i});
     if (model_.adapters > 0) taken.push_back({"adapter", Role::adapter, {t, 1}, 0, true});
     const auto take_once = [&](Expected wanted) {
       for (const Expected &each : taken) {
@@ -201,6 +218,7 @@ class Reader {
   const Bundle &bundle_;
   const Model &model_;
   const std::vector<const LayerInfo *> layers_;
+  const std::size_t dense_;
   const std::int64_t tokens_;
   const std::string at_;
 };
@@ -223,7 +241,7 @@ PackagePrograms::PackagePrograms(const Bundle &bundle, const Json &programs) {
     fail(EK_UNSUPPORTED_VERSION, bundle.path(), ": packages of layout ", own, ", this library reads ", layout,
          "; update edgekit or export the bundle again");
   }
-  for (const auto &[name, entry] : programs.at("packages").object()) add(bundle, name, entry);
+  for (const auto &[name, entry] : programs.at("packages").object()) add(bundle, programs, name, entry);
   if (const Json *compiled = programs.find("compiled")) {
     for (const auto &[chip, files] : compiled->object()) {
       for (const Json &file : files.array()) compiled_[chip].push_back(file.string());
@@ -232,7 +250,7 @@ PackagePrograms::PackagePrograms(const Bundle &bundle, const Json &programs) {
   find_lengths(bundle);
 }
 
-void PackagePrograms::add(const Bundle &bundle, const std::string &name, const Json &entry) {
+void PackagePrograms::add(const Bundle &bundle, const Json &programs, const std::string &name, const Json &entry) {
   Package out;
   out.name = name;
   out.path = entry.at("path").string();
@@ -242,10 +260,12 @@ void PackagePrograms::add(const Bundle &bundle, const std::string &name, const J
   }
   std::vector<const LayerInfo *> layers;
   for (const LayerInfo &layer : bundle.model().layers) {
-    if (layer.run == name) layers.push_back(&layer);
+    if (layer.run != name) continue;
+    layers.push_back(&layer);
+    out.dense = dense_products(programs, layer);
   }
   const Json *tokens = entry.find("rows");
-  Reader reader(bundle, name, std::move(layers), tokens == nullptr ? 0 : tokens->integer());
+  Reader reader(bundle, name, std::move(layers), out.dense, tokens == nullptr ? 0 : tokens->integer());
   const Json::Object &functions = entry.at("functions").object();
   if (functions.empty()) wrong(bundle, "package ", name, " has no functions");
   std::optional<PackageKind> kind;

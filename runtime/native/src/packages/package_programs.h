@@ -20,7 +20,7 @@ enum class Role {
   x, phase, adapter, prefix_keys, prefix_values, cos, sin, query_scale, mask,  // of layers
   embedded, soft,                                                             // of self-conditioning
   temperature, noise,                                                         // of the head
-  y, keys, values,                                                            // what comes out
+  y, keys, values, dense,                                                     // what comes out
   largest, argmax, sum_others, sum_z_others, score, sample, sample_z, z
 };
 
@@ -33,7 +33,7 @@ const char *name_of(PortType type);
 struct Port {
   std::string name;
   Role role = Role::x;
-  std::size_t slot = 0;  // the layer of a chunk that it belongs to; of several that share it, the first
+  std::size_t slot = 0;  // the layer of a chunk that it belongs to; of several that share it, the first. Of `dense`: its number
   PortType type = PortType::float32;
   std::vector<std::int64_t> shape;
   std::size_t elements = 1;
@@ -58,6 +58,7 @@ struct Package {
   std::vector<std::string> files;
   PackageKind kind = PackageKind::final;
   std::vector<PackageFunction> functions;
+  std::size_t dense = 0;  // products that functions give in place of y, of a layer whose experts are the core's
 };
 
 class PackagePrograms {
@@ -76,7 +77,7 @@ class PackagePrograms {
   const std::map<std::string, std::vector<std::string>> &compiled() const { return compiled_; }
 
  private:
-  void add(const Bundle &bundle, const std::string &name, const Json &entry);
+  void add(const Bundle &bundle, const Json &programs, const std::string &name, const Json &entry);
   void find_lengths(const Bundle &bundle);
 
   std::map<std::string, Package> packages_;

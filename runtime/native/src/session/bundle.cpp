@@ -95,6 +95,7 @@ void Bundle::add_chunks() {
     BundleChunk chunk;
     chunk.first = i;
     chunk.unit = unit(info.run);
+    if (!info.mixture_run.empty()) chunk.mixture = run(info.mixture_run);
     for (const std::string &name : info.experts) chunk.experts.push_back(run(name));
     chunks_.push_back(std::move(chunk));
   }
@@ -138,7 +139,7 @@ std::vector<const WeightUnit *> Bundle::step_units() const {
   std::vector<const WeightUnit *> units;
   if (self_conditioning() != nullptr) units.push_back(self_conditioning());
   for (const BundleChunk &chunk : chunks_) {
-    units.push_back(chunk.unit);
+    for (const WeightUnit *unit : chunk.dense()) units.push_back(unit);
     units.insert(units.end(), chunk.experts.begin(), chunk.experts.end());
   }
   units.push_back(&final());

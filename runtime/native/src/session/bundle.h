@@ -28,7 +28,13 @@ struct WeightUnit {
 struct BundleChunk {
   std::size_t first = 0, count = 1;  // layers of the model
   const WeightUnit *unit = nullptr;
+  const WeightUnit *mixture = nullptr;      // of its only layer, where it has experts beside a package
   std::vector<const WeightUnit *> experts;  // of its only layer
+
+  // What a pass uses before the experts, in order.
+  std::vector<const WeightUnit *> dense() const {
+    return mixture == nullptr ? std::vector<const WeightUnit *>{unit} : std::vector<const WeightUnit *>{unit, mixture};
+  }
 };
 
 struct BundleTile {

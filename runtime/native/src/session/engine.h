@@ -75,6 +75,7 @@ struct LayerSegment {
 struct LayersCall {
   const BundleChunk *chunk = nullptr;
   LoadedUnit weights;
+  LoadedUnit mixture;  // see BundleChunk
   std::int64_t rows = 0;
   float *x = nullptr;  // [rows, hidden] in the engine's memory: what comes out replaces what goes in
   std::vector<LayerSegment> segments;

@@ -165,7 +165,7 @@ std::vector<Unit> weight_units(const Bundle &bundle) {
   };
   if (bundle.self_conditioning() != nullptr) add(*bundle.self_conditioning(), "self-conditioning");
   for (const BundleChunk &chunk : bundle.chunks()) {
-    add(*chunk.unit, "layer");
+    for (const WeightUnit *unit : chunk.dense()) add(*unit, "layer");
     for (const WeightUnit *expert : chunk.experts) add(*expert, kExpertGroup);
   }
   add(bundle.final(), "final");

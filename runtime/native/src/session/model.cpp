@@ -56,6 +56,11 @@ class Reader {
       const std::int64_t slot = json.at("slot").integer();
       if (slot < 0 || slot > kMaxWidth) wrong("a layer is slot ", slot, " of package ", out.run);
       out.slot = static_cast<std::size_t>(slot);
+      if (const Json *mixture = json.find("mixture"); mixture != nullptr && !mixture->is_null()) {
+        out.mixture_program = mixture->at("program").string();
+        out.mixture_run = mixture->at("run").string();
+        for (const Json &run : json.at("experts").array()) out.experts.push_back(run.string());
+      }
     } else {
       out.program = json.at("program").string();
       out.run = json.at("run").string();
@@ -147,8 +152,11 @@ Model parse_model(const Json &root, const std::string &where, bool packaged) {
     out.layers.push_back(reader.layer(layer, out.ropes, packaged));
     const LayerInfo &own = out.layers.back();
     if (own.slot == 0) continue;
-    const bool follows = out.layers.size() > 1 && out.layers[out.layers.size() - 2].run == own.run &&
-                         out.layers[out.layers.size() - 2].slot + 1 == own.slot;
+    const LayerInfo *before = out.layers.size() > 1 ? &out.layers[out.layers.size() - 2] : nullptr;
+    const bool follows = before != nullptr && before->run == own.run && before->slot + 1 == own.slot;
+    if (follows && !(own.experts.empty() && before->experts.empty())) {
+      reader.wrong("layer ", out.layers.size() - 1, " shares package ", own.run, ", which layers with experts cannot");
+    }
     if (!follows) {
       reader.wrong("layer ", out.layers.size() - 1, " is slot ", own.slot, " of package ", own.run,
                    ", which does not follow the layer before");

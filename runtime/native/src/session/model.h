@@ -14,6 +14,8 @@ struct LayerInfo {
   std::string program;
   std::string run;                   // or package
   std::vector<std::string> experts;  // runs
+  // Of a layer with experts whose run is a package: the core's program of what follows its products, and its run.
+  std::string mixture_program, mixture_run;
   std::size_t slot = 0;              // place in the package: consecutive layers of one are one call
   std::int64_t kv_heads = 0, head_dim = 0;
   std::size_t rope = 0;     // place in Model::ropes

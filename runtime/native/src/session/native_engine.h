@@ -2,15 +2,12 @@
 #ifndef EDGEKIT_SESSION_NATIVE_ENGINE_H
 #define EDGEKIT_SESSION_NATIVE_ENGINE_H
 
-#include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "executor/program.h"
-#include "executor/weights.h"
 #include "session/core_head.h"
+#include "session/core_programs.h"
 #include "session/engine.h"
 #include "thread_pool.h"
 
@@ -32,27 +29,19 @@ class NativeEngine final : public Engine {
                                    float *logits) override;
   std::string numerics() const override { return "native"; }
   int threads() const override { return threads_; }
-  std::uint64_t scratch_held() const override { return scratch_.size(); }
+  std::uint64_t scratch_held() const override { return programs_.scratch_held(); }
 
  private:
-  Program &add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes, std::size_t outputs);
   const Program &single(const Json &entries, const std::string &name, const WeightUnit &unit, std::set<Input> given);
   void add_layers(const Json &entries);
-  BoundWeights bind(const LoadedUnit &loaded) const { return {layouts_.at(loaded.unit), loaded.data}; }
-  void run(const Program &program, const ProgramInputs &given, const BoundWeights &weights,
-           const ForEachExpert &experts, float *y);
 
   const Bundle &bundle_;
   const int threads_;
-  std::map<std::string, Program> programs_;
-  std::map<std::string, ProgramShapes> shapes_;
-  std::unordered_map<const WeightUnit *, WeightLayout> layouts_;
+  CorePrograms programs_;
   std::vector<const Program *> layers_;  // by number in the model
   const Program *final_ = nullptr, *self_conditioning_ = nullptr;
   std::unique_ptr<CoreHead> head_;
   std::unique_ptr<ThreadPool> pool_;
-  AlignedMemory scratch_;
-  std::vector<std::int64_t> phase_;  // of the rows at hand
 };
 
 }  // namespace edgekit

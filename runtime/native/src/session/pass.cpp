@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -436,6 +437,11 @@ void PassRun::run_layers() {
     call.experts = [&](const auto &rows, const auto &use) { experts(i, rows, use); };
     session_.in_use.with(*chunk.unit, [&](const LoadedUnit &loaded) {
       call.weights = loaded;
+      std::optional<WeightStore::Use> mixture;
+      if (chunk.mixture != nullptr) {
+        mixture.emplace(session_.weights, *chunk.mixture->run);
+        call.mixture = {chunk.mixture, mixture->data()};
+      }
       session_.engine->layers(call);
     });
   }

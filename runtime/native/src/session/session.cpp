@@ -187,7 +187,7 @@ std::vector<const Run *> Session::Implementation::runs_of(Pass pass) const {
     if (unit.run != nullptr) out.push_back(unit.run);
   };
   visit(bundle, pass, add, [&](std::size_t i) {
-    add(*bundle.chunks()[i].unit);
+    for (const WeightUnit *unit : bundle.chunks()[i].dense()) add(*unit);
     experts.append_runs(i, pass, out);
   });
   return out;
