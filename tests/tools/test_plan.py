@@ -438,6 +438,15 @@ def test_a_bundle_is_told_from_a_checkpoint(tmp_path: Path) -> None:
     assert f"edgekit inspect {tmp_path} --memory SIZE shows" in said
 
 
+def test_what_is_proposed_for_a_bundle_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its name looks like an option."""
+    monkeypatch.chdir(tmp_path)
+    Path("-my bundle").mkdir()
+    Path("-my bundle", "edgekit.json").write_text("{}")
+    said = run("--", "-my bundle", code=2).output
+    assert "edgekit inspect './-my bundle' --memory SIZE shows" in said
+
+
 def test_a_configuration_is_taken_from_a_file_a_folder_or_a_name(tmp_path: Path) -> None:
     shipped = configuration("tiny-gemma")
     file = tmp_path / "mine" / "config.json"

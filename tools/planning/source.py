@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.names import shown
 from edgekit.runtime.hub import Progress
+from edgekit.tools.console import command_line
 from edgekit.tools.planning import released
 
 
@@ -43,7 +43,7 @@ def configuration(model: str, progress: Progress | None = None) -> Configuration
     elif (path / MANIFEST_NAME).is_file() or bundle_set.is_set(path):
         raise NotForExport(
             f"{path}: is a bundle; plan takes the checkpoint that it was made of{_made_of(path)}, and for "
-            f"this machine edgekit inspect {shlex.quote(model)} --memory SIZE shows the bundle's own plan"
+            f"this machine {command_line('inspect', path, '--memory', 'SIZE')} shows the bundle's own plan"
         )
     else:
         folder = locate(model, progress=progress, others=released.MODELS).path
