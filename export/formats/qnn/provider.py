@@ -6,7 +6,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from edgekit.runtime.engine_registry import ENGINES
+from edgekit.runtime.engines.qnn.libraries import missing
 from edgekit.runtime.errors import EngineUnavailable, one_line
 from edgekit.runtime.telemetry import load_onnxruntime
 
@@ -21,13 +21,11 @@ def provider() -> tuple[ModuleType, ModuleType, list[Any]]:
     Raises:
         EngineUnavailable: a package is missing, or finds no NPU and no emulation.
     """
-    row = ENGINES.find("qnn")
-    install = f"pip install '{row.install if row else 'onnxruntime-qnn'}'"
     try:
         ort = load_onnxruntime()
         import onnxruntime_qnn
     except ImportError as error:
-        raise EngineUnavailable(f"the qnn engine needs onnxruntime-qnn: {install}") from error
+        raise missing("onnxruntime_qnn") from error
     try:
         devices = _devices(ort)
         if not devices:  # else the application has registered it

@@ -74,5 +74,10 @@ def _library(package: str, pattern: str, below: str = "") -> Path:
     folder = folder_of(package)
     found = [] if folder is None else sorted(Path(folder, below).glob(pattern))
     if not found:
-        raise EngineUnavailable(f"the qnn engine needs {package.replace('_', '-')}: {_INSTALL}")
+        raise missing(package)
     return found[0]
+
+
+def missing(package: str) -> EngineUnavailable:
+    """The error for a package, by the name of its module, that is not installed."""
+    return EngineUnavailable(f"the qnn engine needs {package.replace('_', '-')}: {_INSTALL}")
