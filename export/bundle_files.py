@@ -49,7 +49,7 @@ def write_manifest(
     programs: WrittenPrograms,
     files: Sequence[str],
     provenance: dict[str, Any],
-    new_tokens: int = 0,
+    new_tokens: int | None = None,
 ) -> Manifest:
     """Write the report, the model card and then edgekit.json, with which the folder becomes a bundle; returns
     what it says. `files` are those that lie there beside programs and report; a README among them becomes

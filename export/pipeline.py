@@ -74,11 +74,10 @@ from edgekit.flashload.writer import FileDigest
 from edgekit.runtime.bundle import Bundle, quantization_report
 from edgekit.runtime.bundle.compiled import Device, device_of
 from edgekit.runtime.bundle.sections import Wrong
-from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.hub import verification
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.sampling import SamplerModel
-from edgekit.runtime.sampling.answer_room import SHORT_PROMPT, shortfall
+from edgekit.runtime.sampling.answer_room import SHORT_PROMPT, short_of
 from edgekit.runtime.sampling.options import declared
 from edgekit.runtime.tokenizer import TOKENIZER_FILE, Tokenizer
 
@@ -489,7 +488,8 @@ def _complete(
     files += copy_legal_files(checkpoint.path, output)
     if not plan.tuned.merged:  # they are those of the weights alone
         files += copy_golden(checkpoint.path, output, options.scheme)
-    notes = [*_answer_notes(plan), *form.notes(), *form.architecture.notes, *report.notes()]
+    short = _short_of(plan)
+    notes = [*_answer_notes(short, options.format), *form.notes(), *form.architecture.notes, *report.notes()]
     if form.row.calibrates:
         notes.insert(0, _RANDOM if plan.samples is None else plan.samples.note)
     if plan.tuned.merged:
@@ -505,8 +505,7 @@ def _complete(
         "tag": plan.tag,
     }
     claimed.check()
-    short = _short_of(plan)
-    manifest = write_manifest(output, contents, programs, files, made_of, short[1] if short else 0)
+    manifest = write_manifest(output, contents, programs, files, made_of, short[1] if short else None)
     claimed.check()
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
@@ -514,25 +513,21 @@ def _complete(
 
 
 def _short_of(plan: ExportPlan) -> tuple[int, int] | None:
-    """`shortfall` of the programs behind a short prompt."""
+    """What `answer_room.short_of` says of the programs."""
     offered, architecture = plan.format.pass_lengths(), plan.format.architecture
     if not offered:
         return None
     section = {"name": architecture.sampler, "config": plan.sampler}
     model = SamplerModel.of(section, architecture, plan.role_head is not None)
-    try:
-        return shortfall(model, offered, SHORT_PROMPT)
-    except PromptTooLong:  # of a model that is as short itself
-        return None
+    return short_of(model, offered)
 
 
-def _answer_notes(plan: ExportPlan) -> list[str]:
+def _answer_notes(short: tuple[int, int] | None, form: str) -> list[str]:
     """That programs have no room for a default answer, if they have none."""
-    short = _short_of(plan)
     if short is None:
         return []
     default, fits = short
-    form, way = plan.options.format, "export with longer --lengths"
+    way = "export with longer --lengths"
     what = f"the programs of format {form} have room for {fits or 'no'} new tokens behind a prompt of"
     if not fits:
         return [f"{what} {SHORT_PROMPT}: {way}"]

@@ -46,14 +46,15 @@ Sessions run the bundle of format qnn once `new Npu().load()` has loaded ONNX Ru
 libraries, which the application brings: `docs/java.md` says which ones. `packages/*.qnn` are folders: an
 ONNX model for each function, and one file with the weights of all of them. What ends in `.npu.onnx` is for
 the NPU, what ends in `.processor.onnx` for the processor.
-{compiled}
+{compiled}{emulation}{room}"""
+_EMULATION = """
 On x86-64 Linux they run in Qualcomm's emulation, many times slower than on a phone:
 
 ```console
 $ pip install 'edgekit[qnn]'
 $ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens {tokens}
 ```
-{room}"""
+"""
 _COMPILED = """
 `compiled/` has the same packages compiled for {chips}, and phones with such a chip open those. Other phones
 compile a package each time that it is opened, which takes long.
@@ -79,6 +80,7 @@ def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
     compiled = _COMPILED.format(chips=", ".join(chips)) if chips else ""
     on_npu = any(_on_npu(own) for own in each)
     most, room = answer_room(each)
+    tokens = _FEW_TOKENS if most is None else min(most, _FEW_TOKENS)
     return _README.format(
         name=name,
         model=each[0]["model"],
@@ -87,9 +89,8 @@ def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
         choice=_CHOICE if len(each) > 1 else "",
         settings=f"new GenerationSettings().maxNewTokens({most}), null,\n      " if most else "",
         npu=_NPU.format(
-            name=name,
             compiled=compiled,
-            tokens=min(most or _FEW_TOKENS, _FEW_TOKENS),
+            emulation="" if most == 0 else _EMULATION.format(name=name, tokens=tokens),
             room=f"\n{room}\n" if room else "",
         )
         if on_npu

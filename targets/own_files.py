@@ -18,9 +18,9 @@ from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.compiled import device_of
-from edgekit.runtime.bundle.model_card import with_front_matter
+from edgekit.runtime.bundle.model_card import NO_ROOM, with_front_matter
 from edgekit.runtime.generation import sampler_model, within_programs
-from edgekit.runtime.sampling.answer_room import SHORT_PROMPT, shortfall
+from edgekit.runtime.sampling.answer_room import SHORT_PROMPT, short_of
 from edgekit.runtime.session import SessionOptions, plan_session
 from edgekit.targets.tier import Tier
 
@@ -41,9 +41,6 @@ Activations take {activations} of that memory, a prefix up to {prefix}."""
 _ROOM = """\
 Its programs have room for {new_tokens} new tokens behind a prompt of {prompt_tokens}, less than a default
 answer: longer ones take an export with longer `--lengths`."""
-_NO_ROOM = """\
-Its programs have no room for an answer behind a prompt of {prompt_tokens} tokens: answers take an export with
-longer `--lengths`."""
 
 
 def save_facts(folder: Path, facts: dict[str, Any]) -> None:
@@ -109,7 +106,7 @@ def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
             "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
             "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
         }
-        if short := shortfall(sampler_model(bundle), packages.lengths(), SHORT_PROMPT):
+        if short := short_of(sampler_model(bundle), packages.lengths()):
             found |= {"answer": {"prompt_tokens": SHORT_PROMPT, "new_tokens": short[1]}}
     if (device := device_of(manifest.programs)) is not None:
         found |= device.facts
@@ -159,15 +156,16 @@ def memory_table(facts: dict[str, Any]) -> str:
     )
 
 
-def answer_room(each: Sequence[dict[str, Any]]) -> tuple[int, str]:
+def answer_room(each: Sequence[dict[str, Any]]) -> tuple[int | None, str]:
     """Of the facts of bundles: the new tokens that an answer may have where programs have no room for a
-    default one, and what a README says of it; 0 and an empty text where there is nothing to say.
+    default one, 0 if they have none for any, and what a README says of it; None and an empty text where there
+    is nothing to say.
     """
     found = next((own["answer"] for own in each if "answer" in own), None)
     if found is None:
-        return 0, ""
+        return None, ""
     most: int = found["new_tokens"]
-    return most, (_ROOM if most else _NO_ROOM).format(**found)
+    return most, (_ROOM if most else NO_ROOM).format(**found)
 
 
 def _tier_row(tier: dict[str, Any]) -> str:

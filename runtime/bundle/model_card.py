@@ -15,6 +15,7 @@ from edgekit.flashload.registry import BrokenPlugin
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle.compiled import device_of
 from edgekit.runtime.engine_registry import EngineRow, running
+from edgekit.runtime.sampling.answer_room import SHORT_PROMPT
 
 CARD = "README.md"
 #: What the model card of the checkpoint is called in a bundle.
@@ -56,9 +57,15 @@ not been measured.
 _RUN = """\
 ```console
 $ {install}
-$ edgekit run hf:OWNER/NAME -p "Why is the sky blue?"{words}    # this repository, or a folder
-$ edgekit verify FOLDER    # of a copy: every checksum
+{run}$ edgekit verify FOLDER    # of a copy: every checksum
 ```"""
+_ASK = """\
+$ edgekit run hf:OWNER/NAME -p "Why is the sky blue?"{words}    # this repository, or a folder
+"""
+#: In place of a command that no answer would come of.
+NO_ROOM = """\
+Its programs have no room for an answer behind a prompt of {prompt_tokens} tokens: answers take an export with
+longer `--lengths`."""
 _DOWNLOADED = "`edgekit run hf:...` after it has downloaded, and does not run what differs"
 _LINKED = "`edgekit verify` those of a copy"
 _LINK = """\
@@ -86,9 +93,10 @@ def front_matter(manifest: Manifest) -> str:
     return "\n".join(["---", *lines, "---", ""])
 
 
-def card(manifest: Manifest, new_tokens: int = 0) -> str:
+def card(manifest: Manifest, new_tokens: int | None = None) -> str:
     """The whole model card of a bundle. The card's own entry in the manifest is not counted. `new_tokens` is
-    what a command has to ask for where programs have no room for a default answer; 0: nothing.
+    the answer that programs have room for behind a short prompt, 0 if none, where that is less than a default
+    one; None where there is room.
     """
     versions = manifest.provenance.get("versions")
     return front_matter(manifest) + "\n" + _BODY.format(
@@ -147,7 +155,7 @@ def _role(role: Mapping[str, Any]) -> str:
     )
 
 
-def _how_to_run(manifest: Manifest, new_tokens: int) -> str:
+def _how_to_run(manifest: Manifest, new_tokens: int | None) -> str:
     device, row = device_of(manifest.programs), _engine(manifest.format)
     if device is not None and (archive := _archive(manifest)):
         return _LINK.format(archive=f"`{_plain(archive)}`", device=_plain(device.name))
@@ -156,7 +164,9 @@ def _how_to_run(manifest: Manifest, new_tokens: int) -> str:
     words = f" --engine {row.name}" if row is not None and row.by_name else ""
     words += f" --max-new-tokens {new_tokens}" if new_tokens else ""
     more = "" if device is None or not device.needs else f"\n\nRunning it takes {device.needs}."
-    return _RUN.format(install=install, words=words) + more
+    more += "\n\n" + NO_ROOM.format(prompt_tokens=SHORT_PROMPT) if new_tokens == 0 else ""
+    run = "" if new_tokens == 0 else _ASK.format(words=words)
+    return _RUN.format(install=install, run=run) + more
 
 
 def _archive(manifest: Manifest) -> str:

@@ -55,3 +55,13 @@ def shortfall(
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return asked.new_tokens, low
+
+
+def short_of(model: SamplerModel, offered: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """`shortfall` of a default answer behind a short prompt; None also for a model whose own positions have
+    no room for these.
+    """
+    try:
+        return shortfall(model, offered, SHORT_PROMPT)
+    except PromptTooLong:
+        return None

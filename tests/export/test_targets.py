@@ -95,6 +95,9 @@ def test_the_readmes_of_both_systems_say_what_programs_have_room_for(
         none = "Its programs have no room for an answer behind a prompt of 32 tokens: answers take an export"
         assert (f"{none} with longer `--lengths`." in said) == (new_tokens == 0)
         assert "\n\n\n" not in text
+    # No command is shown that nothing would come of.
+    asked = re.findall(r"--max-new-tokens (\d+)\n", for_android)
+    assert asked == ([] if new_tokens == 0 else ["16"]) and ("```console" in for_android) == bool(asked)
 
 
 def test_a_finished_set_for_ios_has_both_files(bundle: Path, tmp_path: Path) -> None:
