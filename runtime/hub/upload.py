@@ -15,7 +15,8 @@ from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.errors import OpenFailed
 from edgekit.flashload.files import file_digests
 from edgekit.flashload.manifest import MANIFEST_NAME
-from edgekit.runtime.bundle import model_card
+from edgekit.runtime.bundle import Bundle, model_card
+from edgekit.runtime.bundle.packages import packaged
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.hub import Progress, answers, verification
 from edgekit.runtime.hub.answers import RemoteFile
@@ -28,6 +29,8 @@ from edgekit.runtime.hub.errors import (
 )
 from edgekit.runtime.hub.repository import NAME, Repository
 from edgekit.runtime.hub.translation import hub_like, translated
+from edgekit.runtime.sampling import SamplerModel
+from edgekit.runtime.sampling.answer_room import short_of
 
 #: What a repository may hold that was not made for a bundle.
 _BEGINNINGS = (".gitattributes", ".gitignore", model_card.CARD)
@@ -43,6 +46,7 @@ class Checked:
     private: bool
     names: tuple[str, ...]  # of all files, with forward slashes; those that say what a bundle is come last
     nbytes: int
+    card: str | None  # the model card of a bundle that has none among its files
     there: bool  # the repository holds all of it, as it is here
 
 
@@ -79,7 +83,9 @@ def check(folder: Path, repository: str, revision: str | None, private: bool, pr
     last = {SET_NAME, MANIFEST_NAME}
     names = sorted(files, key=lambda n: (n.rpartition("/")[2] in last, n))
     nbytes = sum((folder / n).stat().st_size for n in names)
-    return Checked(folder, name, revision, private, tuple(names), nbytes, _is_there(folder, files, held))
+    card = None if model_card.CARD in files else _card(folder)
+    there = _is_there(folder, files, held, card)
+    return Checked(folder, name, revision, private, tuple(names), nbytes, card, there)
 
 
 def upload(checked: Checked) -> str:
@@ -105,9 +111,9 @@ def upload(checked: Checked) -> str:
                 _check_private(name)
             if revision is not None and revision != "main":
                 api.create_branch(name, branch=revision, exist_ok=True)
-            if model_card.CARD not in checked.names:
+            if checked.card is not None:
                 api.upload_file(
-                    path_or_fileobj=_card(checked.folder).encode(),
+                    path_or_fileobj=checked.card.encode(),
                     path_in_repo=model_card.CARD,
                     repo_id=name,
                     revision=revision,
@@ -192,16 +198,21 @@ def _check_room(name: str, held: Mapping[str, RemoteFile]) -> None:
 
 
 def _is_there(
-    folder: Path, files: Mapping[str, verification.Entry | None], held: Mapping[str, RemoteFile]
+    folder: Path,
+    files: Mapping[str, verification.Entry | None],
+    held: Mapping[str, RemoteFile],
+    card: str | None,
 ) -> bool:
-    """Whether the hub holds all files as they are here, and no manifest beyond them."""
+    """Whether the hub holds all files as they are here, a card that is written for it, and no manifest beyond
+    them.
+    """
     from huggingface_hub.utils.sha import git_hash
 
     if any(name in held and name not in files for name in (SET_NAME, MANIFEST_NAME)):
         return False
-    if model_card.CARD not in files:
-        remote, card = held.get(model_card.CARD), _card(folder).encode()
-        if remote is None or remote.blob != git_hash(card):
+    if card is not None:
+        remote = held.get(model_card.CARD)
+        if remote is None or remote.blob != git_hash(card.encode()):
             return False
     for name, entry in files.items():
         remote, path = held.get(name), folder / name
@@ -217,7 +228,15 @@ def _is_there(
 
 
 def _card(folder: Path) -> str:
-    """The model card of a bundle that has none among its files."""
+    """The model card of a bundle or set that has none among its files, as its export would write it. Raises
+    BundleError.
+    """
     if bundle_set.is_set(folder):
         folder = folder / bundle_set.load(folder).members[-1].path
-    return model_card.card(manifests.load(folder))
+    manifest = manifests.load(folder)
+    short = None
+    if packaged(manifest.format):
+        bundle = Bundle.open(folder)
+        model = SamplerModel.of(manifest.sampler, bundle.model, bundle.model.role_head)
+        short = None if bundle.packages is None else short_of(model, bundle.packages.lengths())
+    return model_card.card(manifest, short[1] if short else None)

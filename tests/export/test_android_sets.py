@@ -7,12 +7,14 @@ import platform
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from support.checkpoints import write_checkpoint
+from support.fake_hub import TOKEN, FakeHub
 
 from edgekit import targets
 from edgekit.export import formats
@@ -22,7 +24,7 @@ from edgekit.export.formats.row import FormatRow, shared_out
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_set import Member
-from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle import Bundle, model_card
 from edgekit.runtime.bundle.choice import choose
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.tools.cli import main
@@ -110,6 +112,31 @@ def test_files_beside_them_say_what_each_is_for(several: Path) -> None:
     for name, words in (("qnn", " --max-new-tokens 32 "), ("native", " ")):
         card = (several / name / "README.md").read_text()
         assert f'hf:OWNER/NAME -p "Why is the sky blue?"{words}   # this' in card
+    # Or they say that there is none.
+    card = model_card.card(manifests.load(several / "qnn"), 0)
+    none = (
+        "no room for an answer behind a prompt of 32 tokens: answers take an export with\nlonger `--lengths`."
+    )
+    assert none in card and "$ edgekit run" not in card and "$ edgekit verify FOLDER" in card
+
+
+@pytest.mark.parametrize("name", ["qnn", "native"])
+def test_a_card_that_a_push_writes_is_the_one_of_the_export(
+    several: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(several / name, folder)
+    exported = (folder / "README.md").read_text()
+    (folder / "README.md").unlink()
+    manifest = manifests.load(folder)
+    files = {path: entry for path, entry in manifest.files.items() if path != "README.md"}
+    manifests.save(replace(manifest, files=files), folder)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    pushed = edgekit("push", folder, "owner/it")
+    assert pushed.exit_code == 0, pushed.output
+    assert hub.files("owner/it")["README.md"].decode() == exported
+    again = edgekit("push", folder, "owner/it")
+    assert "owner/it has this bundle already" in again.stderr
 
 
 def test_provenance_has_the_versions_of_what_took_part(several: Path) -> None:
