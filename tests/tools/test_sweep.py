@@ -136,6 +136,17 @@ def test_what_is_left_follows_from_what_is_there(tmp_path: Path) -> None:
         assert left(job, store) == [], "nothing needs the bundle"
 
 
+def test_what_holds_a_number_past_a_float_is_done_again(tmp_path: Path) -> None:
+    (job,) = planned()
+    store = Store(tmp_path / "sweep")
+    with store.claimed():
+        store.put(job.verify, {})
+        (file,) = (store.folder / UNITS).glob("verify-*.json")
+        for number, outcome in (("1.5", {"checks": 1.5}), ("1e999", None)):
+            file.write_text(f'{{"checks": {number}}}')
+            assert store.outcome(job.verify) == outcome
+
+
 def test_an_export_begins_as_its_folder_asks_for(tmp_path: Path) -> None:
     (old,), (new,) = planned(), planned(model=str(Path("tiny-gemma")), decoding="mdlm")
     new = Job(units.Unit("export", new.export.words, old.export.bundle, new.export.digest), new.verify, ())

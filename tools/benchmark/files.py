@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,6 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
             "the two"
         )
     _check_members(given, _MEMBERS, where)
-    _check_finite(given, where)
     _check_limits(given["about"].get("limits"), where)
     if not comparison.is_endpoint(given):
         _check_members(given, _OF_SESSION, where)
@@ -124,19 +122,6 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
     if not comparison.is_endpoint(given):
         _check_words(given, where)
     return given
-
-
-def _check_finite(given: Any, where: str) -> None:
-    """No number is past what a float holds: JSON has no form for what such ones become."""
-    left = [given]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise NoReport(f"{where} has a number that is too large; it is damaged")
 
 
 def _check_limits(limits: Any, where: str) -> None:

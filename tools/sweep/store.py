@@ -15,6 +15,7 @@ from edgekit.flashload.files import lock, write_atomic
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.tools.benchmark.files import are_reports, is_report, write_reports
 from edgekit.tools.failures import Failure
+from edgekit.tools.json_text import parsed
 from edgekit.tools.output_file import check_output
 from edgekit.tools.sweep.units import Job, Unit
 
@@ -121,7 +122,7 @@ class Store:
 def _read(path: Path) -> Outcome | None:
     """None for what is not there, or is damaged: it is done again."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_bytes())
+        found = parsed(path.read_bytes(), str(path))
         if isinstance(found, dict) and all(_fits(name, value) for name, value in found.items()):
             return found
     return None
