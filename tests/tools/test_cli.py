@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -641,6 +642,16 @@ def test_verify_names_the_run_and_the_file_of_a_flipped_byte(copy: Path) -> None
     assert f"1 of {files} files and 1 of {runs} runs are damaged; copy or export it again" in last
 
 
+def test_verify_says_how_what_was_fetched_is_mended(copy: Path, tiny_bundle: Path) -> None:
+    flip(copy / "weights.safetensors", -1)
+    last = edgekit("verify", copy).stdout.splitlines()[-1]
+    words = ["edgekit", "fetch", "SOURCE", str(copy), "--repair"]
+    assert last.endswith(f"copy or export it again, or bring the damaged parts: {shlex.join(words)}")
+    mended = edgekit(*(tiny_bundle if word == "SOURCE" else word for word in words[1:]))
+    assert mended.exit_code == 0, mended.output
+    assert edgekit("verify", copy).exit_code == 0
+
+
 def test_verify_finds_a_flipped_byte_in_every_other_file(copy: Path) -> None:
     files = [
         p for p in copy.rglob("*") if p.is_file() and p.name not in ("edgekit.json", "weights.safetensors")
@@ -663,7 +674,7 @@ def test_verify_finds_damage_in_the_header_and_the_manifest(copy: Path) -> None:
     flip(weights, padding)
     flip(copy / "edgekit.json", 0)
     assert damaged(copy) == ["edgekit.json"]
-    assert "1 of 1 file is damaged; " in edgekit("verify", copy).stdout
+    assert edgekit("verify", copy).stdout.endswith("1 of 1 file is damaged; copy or export it again\n")
 
 
 def test_verify_finds_short_long_and_missing_files(copy: Path) -> None:

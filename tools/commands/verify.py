@@ -20,7 +20,7 @@ from edgekit.flashload.bundle_folder import check_folder_file
 from edgekit.flashload.errors import BundleError, EdgekitError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
-from edgekit.tools.console import Steps, note
+from edgekit.tools.console import Steps, command_line, note
 from edgekit.tools.failures import DAMAGED, Failure
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, bundle_folder, debug_option, json_option
@@ -91,7 +91,7 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
         for line in (*notes, *_surplus_notes(surplus)):
             note(f"note: {line}")
         if damaged:
-            said = f"{_counted_damage(items)} damaged; copy or export it again"
+            said = f"{_counted_damage(items)} damaged; copy or export it again{_mending(bundle, items)}"
         else:
             kinds = Counter(i.kind for i in items)
             read = size(sum(i.nbytes for i in items))
@@ -107,6 +107,18 @@ def _counted_damage(items: Sequence[Item]) -> str:
     every, damaged = Counter(i.kind for i in items), Counter(i.kind for i in items if i.damage)
     said = enumerated([f"{damaged[kind]} of {counted(every[kind], kind)}" for kind in every if damaged[kind]])
     return f"{said} {'is' if damaged.total() == 1 else 'are'}"
+
+
+def _mending(bundle: str, items: Sequence[Item]) -> str:
+    """How to bring what is damaged alone; empty where a fetch mends nothing: of several bundles it brings
+    one, and without a manifest none is there.
+    """
+    from edgekit.runtime.hub.bundles import is_on_hub
+
+    unlisted = any(each.damage and each.name == MANIFEST_NAME for each in items)
+    if unlisted or is_on_hub(bundle) or bundle_set.is_set(bundle):
+        return ""
+    return f", or bring the damaged parts: {command_line('fetch', 'SOURCE', Path(bundle), '--repair')}"
 
 
 def _check_set(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterator[Item]:
