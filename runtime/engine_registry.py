@@ -24,7 +24,8 @@ class EngineRow:
     tells whether it takes as many threads as it is given; the others' systems decide for themselves.
     `by_name`: it runs machine code of the bundle's, so it is used where it is asked for by name alone.
     `machines` are those, as `platform.machine` names them, that it is made for; it emulates them elsewhere,
-    where of several bundles of a model others are taken first. Empty: it is made for all.
+    where of several bundles of a model others are taken first. `systems` are those, as `platform.system`
+    names them, that it can be had for. Empty: it is made for all.
     """
 
     name: str
@@ -40,11 +41,17 @@ class EngineRow:
     threads: bool = False
     by_name: bool = False
     machines: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ()
 
     @property
     def packaged(self) -> bool:
         """Whether the weights of its bundles lie in packages."""
         return self.gives == "executor" or self.in_packages
+
+    def is_for(self, machine: str, system: str | None) -> bool:
+        """Whether it is made for a machine and a system, as `platform` names them; None: for any system."""
+        elsewhere = system is not None and self.systems and system not in self.systems
+        return not elsewhere and (machine in self.machines or not self.machines)
 
     @property
     def install(self) -> str:
@@ -139,6 +146,7 @@ OWN = (
         factory="edgekit.runtime.engines.mlx.engine:MlxEngine",
         needs="mlx.core",
         extra="mlx",
+        systems=("Darwin", "Linux"),
     ),
     EngineRow(
         "coreml",
@@ -149,6 +157,7 @@ OWN = (
         needs="coremltools",
         extra="coreml",
         probe=_COREML,
+        systems=("Darwin",),
     ),
     EngineRow(
         "coreai",
@@ -159,6 +168,7 @@ OWN = (
         needs="coreai",
         extra="coreai",
         probe=_COREAI,
+        systems=("Darwin", "Linux"),
     ),
     EngineRow(
         "qnn",

@@ -62,10 +62,11 @@ def system_here() -> tuple[str, str] | None:
     return ("macos", version) if version else None
 
 
-def formats_here() -> list[str]:
-    """Formats of bundles that an engine runs here without being asked for by name."""
-    here = platform.machine()
-    rows = [
-        row for row in ENGINES.working() if not row.by_name and (here in row.machines or not row.machines)
-    ]
+def formats_here(system: tuple[str, str] | None = None) -> list[str]:
+    """Formats of bundles that an engine runs here without being asked for by name. For a `system`, a
+    name and a version, that is another than this one, those that other systems than this run are among them.
+    """
+    own = platform.system() if system in (None, system_here()) else None
+    machine = platform.machine()
+    rows = [row for row in ENGINES.working() if not row.by_name and row.is_for(machine, own)]
     return list(dict.fromkeys(row.format for row in rows))

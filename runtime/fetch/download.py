@@ -81,7 +81,7 @@ def fetch(
         folder,
         [each.name for each in transports],
         sha256=None if sha256 is None else sha256.lower(),
-        formats=formats_here() if formats is None else formats,
+        formats=formats_here(system) if formats is None else formats,
         system=system,
         compare=compare,
         only_formats=formats is not None,

@@ -149,11 +149,13 @@ def test_the_newest_bundle_that_runs_is_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch, system: str, engine: str | None, taken: str
 ) -> None:
     monkeypatch.setattr(platform, "mac_ver", lambda: (system, ("", "", ""), ""))
+    monkeypatch.setattr(platform, "system", lambda: "Darwin" if system else "Linux")
     assert choose(folder, engine) == folder / taken
 
 
 def test_a_system_or_engine_without_a_bundle_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), ""))
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
     with pytest.raises(UnsupportedBundle) as caught:
         choose(folder)
     (line,) = str(caught.value).splitlines()
@@ -191,6 +193,28 @@ def test_what_an_engine_emulates_is_taken_by_name(
     folder = two_bundles(tmp_path / "set", Member("npu", "qnn", {}), Member("cpu", "native", {}))
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert choose(folder, engine) == folder / taken
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "taken", "others"),
+    [
+        ("Linux", "x86_64", "native", "native, onnx, onnx-gpu, mlx or coreai"),
+        ("Linux", "aarch64", "native", "native, onnx, onnx-gpu, mlx, coreai or qnn"),
+        ("Windows", "AMD64", "native", "native, onnx or onnx-gpu"),
+        ("Darwin", "x86_64", "coreml", "native, onnx, onnx-gpu, mlx, coreml or coreai"),
+    ],
+)
+def test_formats_of_other_systems_are_neither_taken_nor_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, machine: str, taken: str, others: str
+) -> None:
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.4" if system == "Darwin" else "", ("", "", ""), ""))
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    both = two_bundles(tmp_path / "both", Member("coreml", "coreml", {}), Member("native", "native", {}))
+    assert choose(both) == both / taken
+    for_none = two_bundles(tmp_path / "none", Member("code", "tvm", {}))
+    with pytest.raises(UnsupportedBundle, match=f"has bundles for 'tvm', not for {others}; "):
+        choose(for_none)
 
 
 def test_machine_code_is_taken_by_name(tmp_path: Path) -> None:
