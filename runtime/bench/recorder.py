@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 from edgekit.flashload import _native
+from edgekit.flashload.core_json import read_json
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
-from edgekit.runtime.bench.json_text import read_json
 from edgekit.runtime.bench.structs import JOULES, BenchOptionsStruct
 from edgekit.runtime.core_structs import (
     EVENT_COMMITTED,

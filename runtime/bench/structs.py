@@ -38,12 +38,3 @@ class DiskProbeStruct(Struct):
         ("struct_size", c_uint32), ("direct", c_int32), ("bytes_per_second", c_double),
         ("seconds", c_double), ("bytes", c_uint64),
     )  # fmt: skip
-
-
-class ProcessMemoryStruct(Struct):
-    """`ek_process_memory`."""
-
-    _fields_ = (
-        ("struct_size", c_uint32), ("reserved", c_uint32), ("resident", c_uint64), ("anonymous", c_uint64),
-        ("file", c_uint64), ("peak", c_uint64),
-    )  # fmt: skip

@@ -23,7 +23,7 @@ from support.session_functions import SESSION_FUNCTIONS, session_functions
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload import structs as flash_structs
-from edgekit.runtime import core_structs
+from edgekit.runtime import core_structs, process
 from edgekit.runtime.bench import structs as bench_structs
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct, PassSegmentStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
@@ -68,7 +68,7 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_bench_options": bench_structs.BenchOptionsStruct,
     "ek_processor_probe": bench_structs.ProcessorProbeStruct,
     "ek_disk_probe": bench_structs.DiskProbeStruct,
-    "ek_process_memory": bench_structs.ProcessMemoryStruct,
+    "ek_process_memory": process.ProcessMemoryStruct,
 }
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
 FIRST_SIZES = {

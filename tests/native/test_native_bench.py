@@ -30,9 +30,9 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native
 from edgekit.flashload.errors import InvalidRequest, OpenFailed
 from edgekit.runtime.bench import Bench, describe_machine, probe_disk, probe_processor
-from edgekit.runtime.bench.structs import ProcessMemoryStruct
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.generation import sampler_model
+from edgekit.runtime.process import ProcessMemoryStruct
 from edgekit.runtime.sampling import CoreSampler, Done, Draft, drive
 from edgekit.runtime.session import Session, SessionOptions
 

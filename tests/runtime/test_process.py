@@ -1,11 +1,13 @@
-"""Memory and processors that the system lets this process use, as Python and the native core read it."""
+"""Memory and processors that the system lets this process use, as the native core reads it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -69,25 +71,14 @@ TREES: dict[str, tuple[str, Mapping[str, str], int | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cores", [process.group_cores, native_cores], ids=["python", "native"])
 @pytest.mark.parametrize("tree", TREES)
-def test_quotas_of_control_groups_are_found(
-    tree: str, cores: Callable[[Path], int | None], tmp_path: Path
-) -> None:
+def test_quotas_of_control_groups_are_found(tree: str, tmp_path: Path) -> None:
     groups, files, expected = TREES[tree]
     below = {tmp_path / "sys/fs/cgroup" / name: text for name, text in files.items()}
     for path, text in {tmp_path / "proc/self/cgroup": groups, **below}.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = cores(tmp_path)
-    assert (found if found is None else min(found, 2**31 - 1)) == expected
-
-
-def test_a_quota_bounds_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    for granted, expected in ((None, 8), (3, 3), (20, 8), (1, 1)):
-        monkeypatch.setattr(process, "group_cores", lambda granted=granted: granted)
-        assert process.usable_cores() == expected
+    assert native_cores(tmp_path) == expected
 
 
 LIMIT = "memory.limit_in_bytes"
@@ -121,8 +112,24 @@ def test_this_machine_has_memory() -> None:
     assert (native_memory(b"") or 0) > 1 << 28
 
 
-def test_both_count_the_same_cores() -> None:
-    assert process.usable_cores() == library().ekt_usable_cores() >= 1
+@pytest.mark.skipif(sys.platform != "linux", reason="compares with what Linux says")
+def test_cores_are_those_that_the_process_may_run_on() -> None:
+    allowed, granted = len(os.sched_getaffinity(0)), native_cores(Path("/"))
+    assert process.usable_cores() == (allowed if granted is None else min(allowed, granted)) >= 1
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    code += "from edgekit.runtime.process import usable_cores; print(usable_cores())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_the_peak_is_told_where_proc_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    resident, peak = process.resident_bytes(), process.peak_bytes()
+    assert 1 << 20 < resident <= peak
+    none = process.ProcessMemoryStruct()
+    monkeypatch.setattr(process, "_memory", lambda: none)
+    assert process.resident_bytes() == 0
+    if sys.platform == "linux":
+        assert process.peak_bytes() >= peak
 
 
 def test_a_signal_leaves_nobody_inside() -> None:
