@@ -7,7 +7,7 @@ from edgekit.targets.tier import Tier
 
 TARGET = Target(
     name="android",
-    summary="Android phones: the native core, and Snapdragon's NPU through QNN for models without experts",
+    summary="Android phones: the native core, and Snapdragon's NPU through QNN",
     formats=("native", "qnn"),
     preset="mixed4",
     group_size=32,

@@ -175,16 +175,10 @@ def test_what_a_command_suggests_has_room_in_the_programs(several: Path) -> None
         assert generator.shortfall(18, Settings(options={"block_length": 8})) == (128, 40)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "said"),
-    [
-        ([], "format qnn is for models without experts, llada_moe has some"),
-        (["--quant", "bf16"], "format qnn is for models without experts"),
-    ],
-)
-def test_models_that_the_npu_does_not_take_are_native(tmp_path: Path, scheme: list[str], said: str) -> None:
-    write_checkpoint(tmp_path / "experts", "llada_moe")
-    words = ["export", tmp_path / "experts", "--target", "android", *scheme, "-o"]
+def test_models_that_the_npu_does_not_take_are_native(tmp_path: Path) -> None:
+    scheme, said = ["--quant", "bf16"], "has 16 bits; format qnn multiplies codes of 4 and 8 bits"
+    write_checkpoint(tmp_path / "model", "llada_moe")
+    words = ["export", tmp_path / "model", "--target", "android", *scheme, "-o"]
     made = edgekit(*words, tmp_path / "out")
     assert made.exit_code == 0, made.output
     (line,) = [line for line in made.stderr.splitlines() if line.startswith("note: for native alone: ")]
@@ -195,8 +189,26 @@ def test_models_that_the_npu_does_not_take_are_native(tmp_path: Path, scheme: li
     assert "A phone fetches" not in text
     # What only the NPU takes is not left out without a word.
     refused = edgekit(*words, tmp_path / "new", "--lengths", "24")
-    assert refused.exit_code == 2 and "format qnn is for models without experts" in refused.stderr
+    assert refused.exit_code == 2 and said in refused.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_a_model_with_experts_is_for_both(tmp_path: Path) -> None:
+    """Only the processor multiplies with experts: they may have any form, and the NPU's packages none."""
+    write_checkpoint(tmp_path / "model", "llada_moe")
+    words = ["--override", "*experts*=16", "--lengths", "24"]
+    made = edgekit("export", tmp_path / "model", "--target", "android", *words, "-o", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    found = json.loads(edgekit("inspect", tmp_path / "out", "--engine", "qnn", "--json").stdout)
+    experts = {role["role"]: role["bits"] for role in found["quantization"]["roles"]}
+    assert experts["experts"] == 16 and experts["attention"] == 8
+    own = Bundle.open(tmp_path / "out" / "qnn")
+    assert own.packages is not None and all(layer.experts for layer in own.model.layers)
+    weights = sum(own.runs[name].length for layer in own.model.layers for name in layer.experts)
+    packages = sum(package.nbytes for package in own.packages.entries.values())
+    assert weights > packages
+    checked = edgekit("verify", tmp_path / "out")
+    assert checked.exit_code == 0, checked.output
 
 
 def test_without_its_packages_the_native_bundle_is_written(
