@@ -207,6 +207,8 @@ def test_a_model_with_experts_is_for_both(tmp_path: Path) -> None:
     weights = sum(own.runs[name].length for layer in own.model.layers for name in layer.experts)
     packages = sum(package.nbytes for package in own.packages.entries.values())
     assert weights > packages
+    assert all(8 < package["bits_per_weight"] < 9 for package in found["programs"]["packages"][:-1])
+    assert sum(layer["expert_bytes"] for layer in found["layers"]) == weights
     checked = edgekit("verify", tmp_path / "out")
     assert checked.exit_code == 0, checked.output
 

@@ -577,6 +577,51 @@ def test_the_core_reads_functions_as_strictly(
         plan_session(cast(Bundle, SimpleNamespace(path=tmp_path / "bundle")), SessionOptions(canvas=24))
 
 
+#: Changes of a manifest with experts that the core mixes, and what core and Python say of them.
+MIXTURES: dict[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
+    "no mixtures": (lambda m: m["programs"].pop("mixtures"), "mixtures", "there is no mixture 'moe'"),
+    "another name": (lambda m: m["layers"][0]["mixture"].update(program="more"), "more", "no mixture 'more'"),
+    "no name": (lambda m: m["layers"][0]["mixture"].pop("program"), "program", "program is missing"),
+    "no run": (lambda m: m["layers"][0]["mixture"].update(run="layers.7.mixture"), "no run layers.7.mixture",
+               "no run 'layers.7.mixture'"),
+    "another run": (lambda m: m["layers"][0]["mixture"].update(run="layers.0.experts.0"), "twice|has no", ""),
+    "an expert too few": (lambda m: m["layers"][0]["experts"].pop(), "mixes 21 experts, layer 0 has 20", ""),
+    "no experts": (lambda m: m["layers"][0].pop("experts"), "experts", "experts is missing"),
+    "a product more": (lambda m: _mixture(m)["inputs"].append("dense.1"), "dense.1", "dense.1 is missing"),
+    "a gap": (lambda m: _mixture(m)["inputs"].__setitem__(1, "dense.1"), "which it is not given", ""),
+    "another input": (lambda m: _mixture(m)["inputs"].__setitem__(1, "cos"), "y is missing|dense.0", "y is"),
+    "no inputs": (lambda m: _mixture(m).pop("inputs"), "inputs", "inputs is missing"),
+    "an output": (lambda m: m["programs"]["packages"]["layers.0"]["functions"]["t24_p0"]["outputs"].pop(0),
+                  "output dense.0 is missing", "output dense.0 is missing"),
+    "one package for two": (lambda m: m["layers"][1].update(package="layers.0", slot=1),
+                            "shares package layers.0, which layers with experts cannot", "k.1 is missing"),
+}  # fmt: skip
+
+
+def _mixture(table: dict[str, Any]) -> dict[str, Any]:
+    own: dict[str, Any] = table["programs"]["mixtures"]["moe"]
+    return own
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"num_experts": 21, "num_experts_per_tok": 3}
+    return random_bundle(tmp_path_factory.mktemp("mixed"), "llada_moe", "mixed4", **sizes)[0]
+
+
+@pytest.mark.parametrize("change,said,python", MIXTURES.values(), ids=list(MIXTURES))
+def test_mixtures_are_read_strictly(
+    mixed: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str, python: str
+) -> None:
+    shutil.copytree(mixed, tmp_path / "bundle")
+    sealing.edit(tmp_path / "bundle", change)
+    with pytest.raises(MalformedFile, match=said):
+        plan_session(cast(Bundle, SimpleNamespace(path=tmp_path / "bundle")), SessionOptions(canvas=24))
+    if python:
+        with pytest.raises(MalformedFile, match=python):
+            Bundle.open(tmp_path / "bundle").open_weights()
+
+
 def test_verify_reads_what_packages_declare(tiny: tuple[Path, ReferenceModel], tmp_path: Path) -> None:
     from edgekit.runtime.checks.declarations import damage
 

@@ -184,7 +184,12 @@ def _package_bits(bundle: Bundle) -> dict[str, float]:
     for row in _tensors(bundle):
         unit, _, rest = row["name"].partition(".")
         if unit == "layers":
-            unit = bundle.model.layers[int(rest.partition(".")[0])].run
+            number, _, matrix = rest.partition(".")
+            layer = bundle.model.layers[int(number)]
+            apart = _matrices(bundle, layer.mixture) if layer.mixture else set[str]()
+            if matrix in apart or (apart and matrix.startswith("experts.")):
+                continue
+            unit = layer.run
         stored, weights = sums.get(unit, (0, 0))
         sums[unit] = stored + row["stored_bytes"], weights + math.prod(row["shape"])
     table = sums.get("head" if "head" in heads else "embedding")
@@ -192,6 +197,11 @@ def _package_bits(bundle: Bundle) -> dict[str, float]:
     if table is not None:
         found |= {tile.name: 8 * table[0] / table[1] for tile in packages.head}
     return found
+
+
+def _matrices(bundle: Bundle, run: str) -> set[str]:
+    """The names of what is stored in a run, without the ends that tell its form."""
+    return {tensor.name.removeprefix(run + ".").rpartition(".")[0] for tensor in bundle.runs[run].tensors}
 
 
 def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
@@ -202,7 +212,9 @@ def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
             "program": str(entry.get("program", layer.program)),
             "bytes": None if packaged else file.run(layer.run).length,
             "experts": len(entry.get("experts", ())),
-            "expert_bytes": None if packaged else sum(file.run(e).length for e in layer.experts),
+            "expert_bytes": None
+            if packaged and not layer.experts
+            else sum(file.run(e).length for e in layer.experts),
             "kv_heads": layer.kv_heads,
             "head_dim": layer.head_dim,
             "window": layer.window,
@@ -422,7 +434,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
             ["process", size(plan["process_bytes"])],
             ["prefix KV", size(plan["prefix_bytes"])],
             ["activations", size(plan["activation_bytes"])],
-            ["unpacked weights", size(plan["unpacked_bytes"])],
+            ["scratch, unpacked weights", size(plan["unpacked_bytes"])],
             *([["weights on the GPU", size(plan["device_bytes"])]] if plan["device_bytes"] else []),
             ["weights that stay", size(plan["pinned_bytes"])],
             ["weights read ahead", size(plan["ring_bytes"])],
