@@ -1,7 +1,9 @@
-"""What does it take to compile layers for Qualcomm's NPU? Random layers of LLaDA-8B's shape, or as narrow as
-`--hidden` says, are exported as `--target android` exports them, and each package is compiled for chips.
+"""What does it take to compile layers for Qualcomm's NPU? Random layers of a released model's shape, or of
+LLaDA's as narrow as `--hidden` says, are exported as `--target android` exports them, and each package is
+compiled for chips. Of layers with experts that is what the NPU computes of them.
 
     python -m edgekit.tools.bench.qnn_layers --layers 2 --soc sm8650,sm8750
+    python -m edgekit.tools.bench.qnn_layers --model diffusion-gemma-26b --lengths 0 --project 30
 
 A row for every binary: its bytes, seconds, and the peak of the process that compiled it. Behind the rows of a
 chip they are projected to a model of `--project` layers.
@@ -9,9 +11,7 @@ chip they are projected to a model of `--project` layers.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -20,46 +20,23 @@ from typing import Any
 import click
 
 from edgekit.flashload.sizes import size
+from edgekit.tools.bench import random_checkpoint
+from edgekit.tools.planning import released
 
 #: Of GSAI-ML/LLaDA-8B.
-HIDDEN, HEAD_DIM = 4096, 128
+LLADA, HEAD_DIM = "llada-8b", 128
+#: Layers are what is asked.
+VOCABULARY = 4096
 
 
 def shape(hidden: int) -> dict[str, Any]:
-    """config.json of GSAI-ML/LLaDA-8B at another width, but for the number of layers and the vocabulary:
-    layers are what is asked.
-    """
+    """What config.json of GSAI-ML/LLaDA-8B has otherwise at another width."""
     return {
         "d_model": hidden,
         "n_heads": hidden // HEAD_DIM,
         "n_kv_heads": hidden // HEAD_DIM,
         "mlp_hidden_size": 3 * hidden,
-        "max_sequence_length": 4096,
-        "rope_theta": 500000.0,
-        "rms_norm_eps": 1e-5,
     }
-
-
-def checkpoint(folder: Path, layers: int, hidden: int = HIDDEN) -> None:
-    """A random checkpoint with the tokenizer of the tiny LLaDA."""
-    from safetensors.torch import save_file
-
-    from edgekit.export.models import architecture
-    from edgekit.export.reference import ReferenceModel
-    from edgekit.export.weights import stored_tensors
-    from edgekit.tools.tiny import tokenizer
-
-    tiny = Path(tokenizer.__file__).parent / "tiny-llada"
-    config = json.loads((tiny / "config.json").read_text()) | shape(hidden) | {"n_layers": layers}
-    for file in tiny.glob("*.json"):
-        if not file.name.startswith("golden"):
-            shutil.copy(file, folder)
-    (folder / "config.json").write_text(json.dumps(config))
-    arch = architecture(config)
-    tensors = stored_tensors(arch, ReferenceModel.random(arch).weights())
-    save_file(
-        {name: value.bfloat16().contiguous() for name, value in tensors.items()}, folder / "model.safetensors"
-    )
 
 
 def compiled(package: Path, functions: list[str], soc: str, target: Path) -> tuple[float, int, int]:
@@ -91,17 +68,20 @@ def compiled(package: Path, functions: list[str], soc: str, target: Path) -> tup
 @click.option("--lengths", default="256", show_default=True)
 @click.option("--chunk", default=1, show_default=True)
 @click.option("--quant", default="mixed4", show_default=True)
-@click.option("--hidden", default=HIDDEN, show_default=True, help=f"A multiple of {HEAD_DIM}.")
+@click.option("--model", default=LLADA, show_default=True, type=click.Choice(list(released.MODELS)))
+@click.option("--hidden", default=None, type=int, help=f"A multiple of {HEAD_DIM}, of LLaDA's layers.")
 @click.option("--project", default=32, show_default=True)
-def main(layers: int, socs: str, lengths: str, chunk: int, quant: str, hidden: int, project: int) -> None:
+def main(
+    layers: int, socs: str, lengths: str, chunk: int, quant: str, model: str, hidden: int | None, project: int
+) -> None:
     from edgekit.export.formats.options import Packaging, parse_lengths, parse_names
     from edgekit.export.pipeline import ExportOptions, export
     from edgekit.export.quantize import Scheme
 
     with tempfile.TemporaryDirectory() as scratch:
         source, bundle = Path(scratch, "checkpoint"), Path(scratch, "bundle")
-        source.mkdir()
-        checkpoint(source, layers, hidden)
+        config = released.config(model, layers, VOCABULARY)
+        random_checkpoint.write(source, config if hidden is None else config | shape(hidden), distinct=True)
         packaging = Packaging(parse_lengths(lengths), layers_per_chunk=chunk)
         started = time.monotonic()
         export(source, bundle, ExportOptions("qnn", "android", Scheme(quant, 32), packaging=packaging))

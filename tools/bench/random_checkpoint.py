@@ -19,18 +19,24 @@ import numpy as np
 from edgekit.export.models import architecture
 from edgekit.tools.planning import released
 
-#: Values drawn once and repeated: what is measured does not depend on them being distinct.
+#: Values drawn once and repeated, unless they are to be distinct.
 BLOCK_VALUES = 1 << 22
 
 
-def write(out: Path, config: dict[str, Any], seed: int = 0) -> int:
-    """Write the checkpoint that this config.json describes; returns its number of parameters."""
+def write(out: Path, config: dict[str, Any], seed: int = 0, *, distinct: bool = False) -> int:
+    """Write the checkpoint that this config.json describes; returns its number of parameters. Its values
+    repeat unless they are `distinct`, which compilers need: they store what is equal once.
+    """
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(config))
     _write_tokenizer(out)
     rng = np.random.default_rng(seed)
-    values = rng.standard_normal(BLOCK_VALUES, np.float32) * np.float32(0.02)
-    block = (values.view(np.uint32) >> 16).astype(np.uint16)
+
+    def drawn() -> np.ndarray:
+        values = rng.standard_normal(BLOCK_VALUES, np.float32) * np.float32(0.02)
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+    block = drawn()
     entries, offset = {}, 0
     for name, shape in architecture(config, "bfloat16").stored_shapes().items():
         end = offset + 2 * math.prod(shape)
@@ -42,6 +48,7 @@ def write(out: Path, config: dict[str, Any], seed: int = 0) -> int:
         file.write(len(header).to_bytes(8, "little") + header)
         for start in range(0, offset // 2, BLOCK_VALUES):
             file.write(block[: offset // 2 - start].data)
+            block = drawn() if distinct else block
     return offset // 2
 
 
