@@ -2,13 +2,14 @@
 static scales.
 
 The layers run one after the other, each on all texts, so that memory holds the weights of one layer and the
-activations between two.
+activations between two. Texts of equal lengths run side by side: the weights of an expert, of which each text
+has a few rows, are read once for many.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ from edgekit.export.models.base import DENOISE, PREFILL, Architecture
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import TensorSource, full_name, read_rows
 
+#: Texts that run side by side, at most.
+_TOGETHER = 16
 #: Told the name of each unit when it has been run.
 Told = Callable[[str], None]
 
@@ -65,7 +68,7 @@ def collect(
     A model that keeps a prefix encodes each prompt first and denoises behind it; others see all in one pass.
     """
     found: dict[str, ProductRange] = {}
-    passes = [_Pass(architecture, canvas) for canvas in texts]
+    passes = [_Pass(architecture, own) for own in side_by_side(architecture, texts)]
     for own in passes:
         own.embed(architecture, source)
     if architecture.self_conditioning is not None:
@@ -87,33 +90,56 @@ def collect(
     return found
 
 
-class _Pass:
-    """A text on its way through the layers."""
+def side_by_side(architecture: Architecture, texts: Iterable[Canvas]) -> list[list[Canvas]]:
+    """Texts by their lengths, so many together as memory should hold. Where positions choose experts by
+    blocks, those of a text must end with one: its last block would reach into the next text.
+    """
+    found: list[list[Canvas]] = []
+    known: dict[tuple[int, int], list[Canvas]] = {}
+    for text in texts:
+        lengths = len(text.prompt), len(text.noised)
+        whole = not any(length % architecture.prefix_block for length in lengths)
+        own = known.get(lengths, [])
+        if not whole or len(own) % _TOGETHER == 0:
+            known[lengths] = own = []
+            found.append(own)
+        own.append(text)
+    return found
 
-    def __init__(self, architecture: Architecture, text: Canvas) -> None:
+
+class _Pass:
+    """Texts of equal lengths on their way through the layers."""
+
+    def __init__(self, architecture: Architecture, texts: Sequence[Canvas]) -> None:
         self._prefixed = architecture.causal_prefix
-        whole = torch.cat((text.prompt, text.noised))
-        self._ids = (text.prompt, text.noised) if self._prefixed else (text.prompt[:0], whole)
-        self._clean = None if text.first else text.clean
+        self._texts = texts
         self.prompt = self.canvas = self.soft = torch.empty(0)
 
     def embed(self, architecture: Architecture, source: TensorSource) -> None:
-        """Look its tokens up."""
+        """Look their tokens up."""
+        prompts, noised, clean = (
+            torch.stack(each)
+            for each in zip(*((t.prompt, t.noised, t.clean) for t in self._texts), strict=True)
+        )
+        if not self._prefixed:
+            noised = torch.cat((prompts, noised), 1)
         rows = {
             i: torch.from_numpy(read_rows(source, architecture.embedding, i, i + 1).reshape(-1).copy())
-            for i in {
-                int(i) for ids in (*self._ids, *(() if self._clean is None else (self._clean,))) for i in ids
-            }
+            for ids in (prompts, noised, clean)
+            for i in ids.unique().tolist()
         }
 
         def embedded(ids: Tensor) -> Tensor:
-            return torch.stack([rows[int(i)] for i in ids])[None] * architecture.embedding_scale
+            flat = torch.stack([rows[i] for i in ids.flatten().tolist()])
+            return flat.view(*ids.shape, -1) * architecture.embedding_scale
 
-        self.canvas = embedded(self._ids[1])
+        self.canvas = embedded(noised)
         if self._prefixed:
-            self.prompt = embedded(self._ids[0])
-        # The first step knows nothing of the text; later ones are as sure as they can be.
-        self.soft = torch.zeros_like(self.canvas) if self._clean is None else embedded(self._clean)
+            self.prompt = embedded(prompts)
+        if architecture.self_conditioning is not None:
+            # The first step knows nothing of the text; later ones are as sure as they can be.
+            known = torch.tensor([[[0.0 if text.first else 1.0]] for text in self._texts])
+            self.soft = embedded(clean) * known
 
     def through(self, model: ReferenceModel) -> None:
         """Run a layer."""

@@ -12,7 +12,7 @@ from support.checkpoints import write_checkpoint
 
 from edgekit.export.calibrate.canvases import Canvas, Plan, canvases
 from edgekit.export.calibrate.products import WatchedProducts
-from edgekit.export.calibrate.ranges import ProductRange, Range, collect
+from edgekit.export.calibrate.ranges import ProductRange, Range, collect, side_by_side
 from edgekit.export.calibrate.texts import MOST_PIECES, Text, Texts, samples
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
@@ -25,6 +25,8 @@ from edgekit.runtime.tokenizer import Tokenizer
 PLAN = Plan(count=4, prompt=8, canvas=16, seed=3)
 LONG = "The sky is blue because air scatters light of short waves more than that of long ones. " * 20
 FAMILIES = ["llada", "dream", "nemotron_labs_diffusion", "sdar", "fast_dllm", "diffusion_gemma", "llada2_moe"]
+#: Experts of a block: whole blocks of a text, and blocks that reach over its end.
+BLOCKS = [{"expert_capacity": 5, "block_size": size, "num_hidden_layers": 3} for size in (8, 5)]
 
 
 def opened(folder: Path, family: str, **overrides: object) -> tuple[Architecture, Checkpoint]:
@@ -61,9 +63,11 @@ def at_once(arch: Architecture, source: Checkpoint, texts: list[Canvas]) -> dict
     }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_ranges_are_those_of_the_whole_model(tmp_path: Path, family: str) -> None:
-    arch, source = opened(tmp_path, family)
+@pytest.mark.parametrize(
+    "family,overrides", [*((family, {}) for family in FAMILIES), *(("llada2_moe", own) for own in BLOCKS)]
+)
+def test_ranges_are_those_of_the_whole_model(tmp_path: Path, family: str, overrides: dict[str, int]) -> None:
+    arch, source = opened(tmp_path, family, **overrides)
     texts = list(canvases(arch, PLAN))
     told: list[str] = []
     found, expected = collect(arch, source, texts, told.append), at_once(arch, source, texts)
@@ -75,6 +79,12 @@ def test_ranges_are_those_of_the_whole_model(tmp_path: Path, family: str) -> Non
             np.testing.assert_allclose([a.low, a.high], [b.low, b.high], rtol=1e-5, err_msg=f"{name} {part}")
     first = ["self_conditioning"] if arch.self_conditioning is not None else []
     assert told == [*first, *(f"layers.{i}" for i in range(len(arch.layers)))]
+
+
+@pytest.mark.parametrize("block,groups", [(8, [4]), (5, [1, 1, 1, 1])])
+def test_blocks_that_choose_experts_are_of_one_text(tmp_path: Path, block: int, groups: list[int]) -> None:
+    arch, _ = opened(tmp_path, "llada2_moe", expert_capacity=5, block_size=block)
+    assert [len(own) for own in side_by_side(arch, canvases(arch, PLAN))] == groups
 
 
 class Counted:

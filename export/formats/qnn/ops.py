@@ -21,8 +21,8 @@ _norm = ops.decompositions()[torch.ops.edgekit.rms_norm.default]
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    # Two forms of Qualcomm's operator make other numbers without a word: of heads [1, heads, T, D] with few of
-    # both; and with a weight, of 16 positions before the products of an MLP.
+    # Qualcomm's operator makes other numbers without a word of heads [1, heads, T, D] with few of both; and,
+    # where it has a weight, of 16 positions before the products of an MLP.
     rows: Tensor = _norm(x.flatten(1, -2), None, eps)
     return (rows if weight is None else rows * weight).view(x.shape)
 
