@@ -9,7 +9,7 @@ both need of them, as the norm before a router and a shared expert, both compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from edgekit.export.errors import ExportError
-from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec
+from edgekit.export.models.base import Architecture, LayerSpec
 from edgekit.export.programs import Program, code_placeholders, export_program, layer_program
 from edgekit.export.quantize import Choice
 
@@ -76,14 +76,6 @@ class MixtureCut:
             if spec.role != "float" and spec.name in cut.dense & cut.own:
                 raise ExportError(f"layers of kind {layer.kind}: both parts multiply with {spec.name}")
         return cut
-
-    def unit_weights(self, layer: LayerSpec) -> Iterator[tuple[str, WeightSpec]]:
-        """The weights of such a layer, but of experts, by the part that holds them: "dense" or "mixture"."""
-        for spec in layer.weights:
-            if spec.name in self.dense:
-                yield "dense", spec
-            if spec.name in self.own:
-                yield "mixture", spec
 
 
 def _specs(layer: LayerSpec, inputs: Iterable[str]) -> frozenset[str]:
