@@ -37,7 +37,7 @@ _MEMORY = """\
 |---|---|---|---|
 {tiers}
 
-Activations take {activations} of that memory, a prefix up to {prefix}."""
+Activations take {activations} of that memory{prefix}."""
 _ROOM = """\
 Its programs have room for {new_tokens} new tokens behind a prompt of {prompt_tokens}, less than a default
 answer: longer ones take an export with longer `--lengths`."""
@@ -152,7 +152,7 @@ def memory_table(facts: dict[str, Any]) -> str:
         of=f" of `{facts['path']}`" if "path" in facts else "",
         tiers="\n".join(map(_tier_row, facts["tiers"])),
         activations=size(facts["activation_bytes"]),
-        prefix=size(facts["prefix_bytes"]),
+        prefix=f", a prefix up to {size(facts['prefix_bytes'])}" if facts["prefix_bytes"] else "",
     )
 
 

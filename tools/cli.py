@@ -15,6 +15,7 @@ from edgekit.tools.failures import DEBUG, REFUSED, Failure, Interrupted, failure
 from edgekit.tools.help import write_examples
 from edgekit.tools.interrupts import ending_at_once
 from edgekit.tools.options import debug_option
+from edgekit.tools.own_stdout import keep_to_ourselves
 from edgekit.tools.versions import installed_version
 
 COMMANDS = (
@@ -83,6 +84,7 @@ class Commands(click.Group):
             formatter.write_dl(COMPLETION)
 
     def invoke(self, ctx: click.Context) -> Any:
+        keep_to_ourselves()
         with in_one_line(ctx), remarks():
             return super().invoke(ctx)
 

@@ -118,7 +118,8 @@ def _check_layers(manifest: Manifest, packaged: bool) -> None:
             number(layer, "slot", at, 0, len(manifest.layers))
         mixture = packaged and not absent(layer, "mixture")
         for key in ("program", "run") if mixture else ():
-            value(value(layer, "mixture", dict, at), key, str, f"{at}, mixture")
+            if not value(value(layer, "mixture", dict, at), key, str, f"{at}, mixture"):
+                raise Wrong(f"{at}, mixture: {key} is empty")
         if not packaged or mixture or not absent(layer, "experts"):
             each(layer, "experts", str, at)
         for key in ("kv_heads", "head_dim"):

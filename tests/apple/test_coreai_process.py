@@ -14,8 +14,8 @@ import pytest
 from edgekit.runtime.engines.coreai import probe as coreai_probe
 from edgekit.runtime.engines.coreai.executor import _REMARK, _Ended, _Loop, _Model
 from edgekit.runtime.engines.coreai.probe import Probe
-from edgekit.runtime.engines.remarks import unsaid
 from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.remarks import unsaid
 
 
 class Work:

@@ -582,10 +582,13 @@ MIXTURES: dict[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
     "no mixtures": (lambda m: m["programs"].pop("mixtures"), "mixtures", "there is no mixture 'moe'"),
     "another name": (lambda m: m["layers"][0]["mixture"].update(program="more"), "more", "no mixture 'more'"),
     "no name": (lambda m: m["layers"][0]["mixture"].pop("program"), "program", "program is missing"),
+    "an empty run": (lambda m: m["layers"][0]["mixture"].update(run=""), "mixture of a layer has no name",
+                     "mixture: run is empty"),
     "no run": (lambda m: m["layers"][0]["mixture"].update(run="layers.7.mixture"), "no run layers.7.mixture",
                "no run 'layers.7.mixture'"),
     "another run": (lambda m: m["layers"][0]["mixture"].update(run="layers.0.experts.0"), "twice|has no", ""),
     "an expert too few": (lambda m: m["layers"][0]["experts"].pop(), "mixes 21 experts, layer 0 has 20", ""),
+    "another router": (lambda m: _mixture(m)["weights"].update(router=[20, 64]), "router chooses among 20", ""),
     "no experts": (lambda m: m["layers"][0].pop("experts"), "experts", "experts is missing"),
     "a product more": (lambda m: _mixture(m)["inputs"].append("dense.1"), "dense.1", "dense.1 is missing"),
     "a gap": (lambda m: _mixture(m)["inputs"].__setitem__(1, "dense.1"), "which it is not given", ""),
@@ -662,3 +665,28 @@ def _in_a_process(bundle: Path, chip: str | None, to: Path | None = None) -> sub
     return subprocess.run(
         [sys.executable, "-c", code, str(bundle), chip or "", str(to or "")], capture_output=True, text=True
     )
+
+
+TALKING = """
+import os
+from edgekit.runtime.session import Session
+denoise = Session.denoise
+def talks(self, *given, **named):
+    os.write(1, b" <E> Device not found in registry\\n")
+    return denoise(self, *given, **named)
+Session.denoise = talks
+from edgekit.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_what_the_library_says_is_none_of_the_answer(
+    tiny: tuple[Path, ReferenceModel], words: list[str]
+) -> None:
+    """The emulation says this now and then while packages are closed and opened."""
+    command = ["run", str(tiny[0]), "Hi", "--engine", "qnn", "--max-new-tokens", "8", "--steps", "1", *words]
+    done = subprocess.run([sys.executable, "-c", TALKING, *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Device not found" in done.stderr and "Device" not in done.stdout and done.stdout.endswith("\n")
+    assert not words or json.loads(done.stdout)["text"] is not None

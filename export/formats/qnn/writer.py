@@ -85,9 +85,11 @@ class QnnFormat(PackagedFormat):
         return found
 
     def notes(self) -> Sequence[str]:
-        """What compiling takes, where that has decided how many layers a package has."""
+        """What compiling takes, where that has decided how many layers a package has, and which have one."""
         chunks = [package.layers for package in self.packages if package.kind == "layers"]
         most = max(map(len, chunks))
+        if self._asked is not None and self._asked > 1 and self.mixtures:
+            return ("each layer with experts is a package of its own, whatever --layers-per-chunk says",)
         if self._asked is not None or self._fitting == MOST_LAYERS or most < self._fitting:
             return ()
         sizes = self._layer_sizes(self.layer_bytes())

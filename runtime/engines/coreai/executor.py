@@ -18,8 +18,8 @@ import numpy as np
 from edgekit.runtime.engines.base import Arrays
 from edgekit.runtime.engines.coreai import version as coreai_version
 from edgekit.runtime.engines.coreai.probe import Probe
-from edgekit.runtime.engines.remarks import unsaid
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, one_line
+from edgekit.runtime.remarks import unsaid
 
 T = TypeVar("T")
 

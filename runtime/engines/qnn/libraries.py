@@ -11,8 +11,8 @@ from pathlib import Path
 from edgekit.flashload import _native
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.structs import Struct
+from edgekit.runtime import remarks
 from edgekit.runtime.engines.qnn.socs import EMULATED, SOCS
-from edgekit.runtime.engines.remarks import unsaid
 from edgekit.runtime.errors import EngineUnavailable
 from edgekit.runtime.installed import folder_of
 from edgekit.runtime.telemetry import switch_off
@@ -47,7 +47,8 @@ def load_runtime(chip: str | None = None) -> None:
     switch_off()
     backend = _library("onnxruntime_qnn", _BACKEND.get(sys.platform, "libQnnHtp.so"))
     try:
-        with unsaid(1, _REMARK):
+        remarks.on_talkative()
+        with remarks.unsaid(1, _REMARK):
             ctypes.CDLL(str(backend))
     except OSError as error:
         raise EngineUnavailable(f"onnxruntime-qnn cannot be loaded: {error}") from error

@@ -235,6 +235,11 @@ void GraphBuilder::infer_experts(const Json &json) {
   if (chosen == kNone || graph_.values[static_cast<std::size_t>(chosen)].type != ValueType::index) {
     wrong("input 1 is not an array of indices");
   }
+  for (const Op &op : graph_.ops) {
+    if (op.kind == OpKind::route && op.out[0] == chosen && op.routing.experts != op_.count) {
+      wrong("mixes ", op_.count, " experts, its router chooses among ", op.routing.experts);
+    }
+  }
   const Shape index = graph_.values[static_cast<std::size_t>(chosen)].array.shape;
   const Extent t{1, 1};
   const bool fits = x.rank() == 2 && x.shape[0] == t && index.size() == 2 && index[0] == t && index[1].power == 0 &&

@@ -182,7 +182,8 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
                            const std::unordered_set<std::string> *kept) {
   std::vector<Unit> step = weight_units(bundle), looked_up;
   for (Unit &unit : step) {
-    if (needs.sparse_experts && unit.group == kExpertGroup) unit.group = kSparseExpertGroup;
+    // Opening a package takes longer than reading as many bytes.
+    if ((needs.sparse_experts || bundle.packaged()) && unit.group == kExpertGroup) unit.group = kSparseExpertGroup;
   }
   const auto lookups = std::find_if(step.begin(), step.end(), [](const Unit &unit) { return unit.group == kEmbeddingGroup; });
   looked_up.assign(lookups, step.end());

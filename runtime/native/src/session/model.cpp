@@ -59,6 +59,7 @@ class Reader {
       if (const Json *mixture = json.find("mixture"); mixture != nullptr && !mixture->is_null()) {
         out.mixture_program = mixture->at("program").string();
         out.mixture_run = mixture->at("run").string();
+        if (out.mixture_program.empty() || out.mixture_run.empty()) wrong("the mixture of a layer has no name");
         for (const Json &run : json.at("experts").array()) out.experts.push_back(run.string());
       }
     } else {

@@ -7,9 +7,16 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+
+def _nobody() -> None: ...
+
+
+#: Called before a library is loaded that may write to stdout at any time: for programs whose answers go
+#: there.
+on_talkative: Callable[[], None] = _nobody
 #: Held by who has a stream replaced: there is one of each for all threads.
 _streams = threading.Lock()
 
