@@ -136,7 +136,7 @@ def test_programs_do_not_depend_on_the_form_of_weights(tmp_path: Path, family: s
 
 def exported(module: nn.Module, inputs: dict[str, Tensor], weights: dict[str, Tensor]) -> programs.Program:
     axes = {name: {value.ndim - 2: "t"} for name, value in inputs.items()}
-    return programs._export("test", module, inputs, axes, weights, ("y",))
+    return programs.export_program("test", module, inputs, axes, weights, ("y",))
 
 
 class Function(nn.Module):
