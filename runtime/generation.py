@@ -480,7 +480,7 @@ class Generator:
             short = self.shortfall(prompt, settings)
             raise PromptTooLong(
                 f"{prompt} prompt tokens and {new.text} take passes of {lengths.canvas} "
-                f"positions after a prefix of {lengths.prefix}; {packages.most(short[1] if short else 0)}"
+                f"positions after a prefix of {lengths.prefix}; {packages.most(short[1] if short else None)}"
             )
 
     def shortfall(self, prompt: int, settings: Settings | None = None) -> tuple[int, int] | None:

@@ -43,7 +43,8 @@ folder is on the phone, `Session.open` takes the same one.
 """
 _NPU = """
 Sessions run the bundle of format qnn once `new Npu().load()` has loaded ONNX Runtime and Qualcomm's
-libraries, which the application brings: `docs/java.md` says which ones. `packages/*.qnn` are folders: an
+libraries, which the application brings: `docs/java.md` says which ones. Call it before the lines above: a
+fetch brings what sessions run by then. `packages/*.qnn` are folders: an
 ONNX model for each function, and one file with the weights of all of them. What ends in `.npu.onnx` is for
 the NPU, what ends in `.processor.onnx` for the processor.
 {compiled}{emulation}{room}"""
@@ -58,6 +59,10 @@ $ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens {token
 _COMPILED = """
 `compiled/` has the same packages compiled for {chips}, and phones with such a chip open those. Other phones
 compile a package each time that it is opened, which takes long.
+"""
+_NOT_COMPILED = """
+Nothing is compiled: phones compile a package each time that it is opened, which takes long. An export with
+`--soc sm8650,sm8750` or other chips has binaries for them beside the packages.
 """
 #: Of an answer in emulation, which takes long.
 _FEW_TOKENS = 16
@@ -77,7 +82,7 @@ def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
     packages were compiled for.
     """
     each = facts.get("bundles", [facts])
-    compiled = _COMPILED.format(chips=", ".join(chips)) if chips else ""
+    compiled = _COMPILED.format(chips=", ".join(chips)) if chips else _NOT_COMPILED
     on_npu = any(_on_npu(own) for own in each)
     most, room = answer_room(each)
     tokens = _FEW_TOKENS if most is None else min(most, _FEW_TOKENS)

@@ -232,6 +232,20 @@ def test_streamed_packages_give_what_resident_ones_give(tiny: tuple[Path, Refere
     assert answers[0] is not None and expected is not None and decibels(answers[0], expected) > 40
 
 
+def test_a_bundle_of_one_package_streams(tmp_path: Path) -> None:
+    """Which is all that is read ahead: no memory would be saved by opening it anew, and none is asked for."""
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=2, n_heads=4, n_kv_heads=2)
+    how = options(Scheme("mixed4", 32), Packaging((24,), layers_per_chunk=2))
+    export(tmp_path / "checkpoint", tmp_path / "bundle", replace(how, tile_bytes=TABLE_TILE_BYTES))
+    opened = Bundle.open(tmp_path / "bundle")
+    for memory in (None, 8_000_000_000):
+        plan = plan_session(opened, SessionOptions(canvas=24, resident_bytes=0, memory_bytes=memory))
+        assert (plan.pinned_bytes, plan.ring_bytes) == (0, plan.streamed_bytes)
+    with Session(tmp_path / "bundle", SessionOptions(resident_bytes=0)) as session:
+        session.denoise(np.arange(16, 36), HeadRequest())
+        assert session.counters()["bytes_read"] > 0
+
+
 def test_activations_have_the_codes_of_what_was_seen(tiny: tuple[Path, ReferenceModel]) -> None:
     """Every product of a layer has codes; queries, keys and values share those of what they multiply."""
     codes = activation_codes(QnnPrograms(tiny[0]))

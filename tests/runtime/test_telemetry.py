@@ -22,9 +22,12 @@ except SystemExit as error:
     assert not error.code, error.code
 if os.path.isdir("/proc/self/fd"):
     for fd in os.listdir("/proc/self/fd"):
-        link = f"/proc/self/fd/{fd}"
-        if os.path.lexists(link) and os.readlink(link).startswith("socket:"):
-            opened.append(os.readlink(link))
+        try:
+            link = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:  # that of the list, or one that a thread has closed
+            continue
+        if link.startswith("socket:"):
+            opened.append(link)
 assert not opened, opened
 """
 

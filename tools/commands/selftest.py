@@ -23,6 +23,7 @@ from edgekit.tools.options import (
     Size,
     bundle_argument,
     bundle_folder,
+    chosen_from,
     debug_option,
     json_option,
     memory_option,
@@ -102,6 +103,8 @@ def command(
             folder, memory_bytes=None if memory is None else int(memory), threads=threads or 0, engine=engine
         )
         with made as generator, Steps("opening", quiet=as_json) as steps:
+            if not as_json and (taken := chosen_from(bundle, generator.bundle)):
+                steps.note(visible(taken))
             if record and generator.bundle.path != folder:
                 raise Failure(
                     f"{bundle} has several bundles; record into one of them: {generator.bundle.path}"

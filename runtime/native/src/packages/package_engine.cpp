@@ -226,10 +226,11 @@ void PackageEngine::run(const Package &package, Call &call) {
 void PackageEngine::too_long(const Package &package, std::int64_t rows, std::int64_t kept) const {
   const auto [t, p] = programs_.lengths().back();
   const std::string behind = kept > 0 ? " after a prefix of " + std::to_string(kept) : "";
-  const std::string after = p > 0 ? " after " + std::to_string(p) : "";
+  const std::string after = p > 0 ? " after " + std::to_string(p) : kept > 0 ? " after none" : "";
+  const std::string fewer = kept > p && rows <= t ? "" : "ask for fewer new tokens, ";
   fail(EK_PROMPT_TOO_LONG, bundle_.path(), ": ", rows, " positions", behind, " are more than package ", package.name,
        " was exported for; its programs take at most ", t, after,
-       " positions: ask for fewer new tokens, shorten the prompt, or export with longer --lengths");
+       " positions: ", fewer, "shorten the prompt, or export with longer --lengths");
 }
 
 const PackageFunction &PackageEngine::fitting(const Package &package, std::int64_t rows,

@@ -209,7 +209,7 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   const std::size_t ring_units = units_ahead(bundle);
   BudgetTooSmall too_small;
   ResidencyPlan plan;
-  if (options.resident_bytes < step_bytes && step.size() <= ring_units) {
+  if (options.resident_bytes < step_bytes && least_ring(step, ring_units) >= step_bytes) {
     // Reading ahead takes the memory of all.
     plan.ring_bytes = plan.streamed_bytes = step_bytes;
     if (budget < step_bytes) too_small.needed = step_bytes;
