@@ -19,8 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from edgekit.export.errors import ExportError
 from edgekit.export.models.base import Architecture, LayerSpec
-from edgekit.export.programs import Program, code_placeholders, export_program, layer_program
-from edgekit.export.quantize import Choice
+from edgekit.export.programs import Program, core_layer_program, export_program
 
 edgekit = torch.ops.edgekit
 #: What the dense part computes.
@@ -63,10 +62,7 @@ class MixtureCut:
     @classmethod
     def of(cls, architecture: Architecture, layer: LayerSpec) -> MixtureCut:
         """Cut a layer of the model. Raises ExportError: it cannot be cut."""
-        # 8 bits stand for all forms: op lists do not depend on them.
-        one_form = {s.name: Choice(8, 0) for s in layer.weights if s.role != "float"}
-        one_form |= {f"experts.{s.name}": Choice(8, 0) for s in layer.experts[0]}
-        whole = layer_program(layer.kind, architecture, layer, one_form, code_placeholders)
+        whole = core_layer_program(architecture, layer)
         mixture = mixture_part(whole)
         found = _find(whole)
         needed = _before((*found.dense, *found.results[1:]), lambda _: True)

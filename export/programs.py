@@ -9,7 +9,7 @@ placeholders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,6 +229,21 @@ def layer_program(
             w[f"experts.{tensor}"] = value.new_empty(len(layer.experts), *value.shape)
     static = lengths is not None
     return export_program(name, _LayerCall(layer), inputs, axes, w, ("y", "k", "v"), static=static)
+
+
+def one_form(weights: Iterable[WeightSpec], prefix: str = "") -> dict[str, Choice]:
+    """8 bits for every matrix: the form that lets products round their activations where the model allows
+    it. Op lists of the core are the same for all forms.
+    """
+    return {prefix + s.name: Choice(8, 0) for s in weights if s.role != "float"}
+
+
+def core_layer_program(architecture: Architecture, layer: LayerSpec) -> Program:
+    """The program of a layer kind for any length and form, of which the core's op list is made."""
+    choices = one_form(layer.weights)
+    if layer.experts:
+        choices |= one_form(layer.experts[0], "experts.")
+    return layer_program(layer.kind, architecture, layer, choices, code_placeholders)
 
 
 def expert_program(

@@ -123,10 +123,11 @@ class _Pass:
         )
         if not self._prefixed:
             noised = torch.cat((prompts, noised), 1)
+        conditioned = architecture.self_conditioning is not None
+        used = [prompts, noised, *([clean] if conditioned else [])]
         rows = {
             i: torch.from_numpy(read_rows(source, architecture.embedding, i, i + 1).reshape(-1).copy())
-            for ids in (prompts, noised, clean)
-            for i in ids.unique().tolist()
+            for i in torch.cat([ids.flatten() for ids in used]).unique().tolist()
         }
 
         def embedded(ids: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ class _Pass:
         self.canvas = embedded(noised)
         if self._prefixed:
             self.prompt = embedded(prompts)
-        if architecture.self_conditioning is not None:
+        if conditioned:
             # The first step knows nothing of the text; later ones are as sure as they can be.
             known = torch.tensor([[[0.0 if text.first else 1.0]] for text in self._texts])
             self.soft = embedded(clean) * known

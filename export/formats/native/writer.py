@@ -15,8 +15,9 @@ from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.programs import (
     Program,
     code_placeholders,
+    core_layer_program,
     final_program,
-    layer_program,
+    one_form,
     self_conditioning_program,
 )
 from edgekit.export.quantize import Choice, Quantized
@@ -49,23 +50,13 @@ class NativeFormat(Format):
         for layer in architecture.layers:
             if layer.kind in entries:
                 continue
-            own = _one_form("", layer.weights)
-            if layer.experts:
-                own |= _one_form("experts.", layer.experts[0])
-            add(layer_program(layer.kind, architecture, layer, own, code_placeholders))
+            add(core_layer_program(architecture, layer))
         add(final_program(architecture))
         if architecture.self_conditioning is not None:
-            own = _one_form("", architecture.self_conditioning_weights)
+            own = one_form(architecture.self_conditioning_weights)
             add(self_conditioning_program(architecture, own, code_placeholders))
         entries["head"] = head_entry(architecture)
         return WrittenPrograms(entries)
-
-
-def _one_form(prefix: str, weights: tuple[WeightSpec, ...]) -> dict[str, Choice]:
-    """8 bits for every matrix: the form that lets products round their activations where the model
-    allows it.
-    """
-    return {prefix + s.name: Choice(8, 0) for s in weights if s.role != "float"}
 
 
 def head_entry(architecture: Architecture) -> dict[str, Any]:
