@@ -488,7 +488,7 @@ def _complete(
     files += copy_legal_files(checkpoint.path, output)
     if not plan.tuned.merged:  # they are those of the weights alone
         files += copy_golden(checkpoint.path, output, options.scheme)
-    short = _short_of(plan)
+    short = answer_shortfall(plan)
     notes = [*_answer_notes(short, options.format), *form.notes(), *form.architecture.notes, *report.notes()]
     if form.row.calibrates:
         notes.insert(0, _RANDOM if plan.samples is None else plan.samples.note)
@@ -512,7 +512,7 @@ def _complete(
     return _result(plan, output, manifest, report)
 
 
-def _short_of(plan: ExportPlan) -> tuple[int, int] | None:
+def answer_shortfall(plan: ExportPlan) -> tuple[int, int] | None:
     """What `answer_room.short_of` says of the programs."""
     offered, architecture = plan.format.pass_lengths(), plan.format.architecture
     if not offered:

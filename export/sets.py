@@ -18,6 +18,7 @@ from edgekit.export.pipeline import (
     ExportPlan,
     ExportResult,
     Progress,
+    answer_shortfall,
     begin,
     check_leftovers,
     check_output,
@@ -93,7 +94,7 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     found = check_output(plans, output, _folders(plans))
     # A device takes the first that it runs. Of the same age are those that every system runs: every device
     # runs the first format, and what stands behind it in `plans` is for fewer.
-    members = sorted((_member(plan) for plan in reversed(plans)), key=_age, reverse=True)
+    members = [_member(plan) for plan in sorted(reversed(plans), key=_preference, reverse=True)]
     folder = claim(output, weights, found, overwrite=options.overwrite, several=True)
     if folder.found is not None and folder.found.whole:
         # It is this export's, which has been checked: an unfinished one from here on.
@@ -135,6 +136,9 @@ def _member(plan: ExportPlan) -> Member:
     return Member(name, name, dict(plan.format.minimum_os() or {}))
 
 
-def _age(member: Member) -> tuple[int, ...]:
-    """The first iOS that runs a bundle, to be compared; empty where every version does."""
-    return tuple(int(part) for part in member.minimum_os.get("ios", "").split(".") if part)
+def _preference(plan: ExportPlan) -> tuple[bool, tuple[int, ...]]:
+    """Greater for a bundle that stands before another: whether it has room for an answer, and the first iOS
+    that runs it, which is empty where every version does.
+    """
+    short, first = answer_shortfall(plan), (plan.format.minimum_os() or {}).get("ios", "")
+    return short is None or short[1] > 0, tuple(int(part) for part in first.split(".") if part)

@@ -47,9 +47,10 @@ def precision_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from edgekit.runtime.bundle.packages import ACTIVATIONS
+    from edgekit.export.formats import FORMATS
 
-    return _names(ACTIVATIONS, incomplete)
+    offered = dict.fromkeys(name for row in FORMATS.working() for name in row.activations)
+    return _names(tuple(offered), incomplete)
 
 
 def device_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

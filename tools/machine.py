@@ -13,7 +13,7 @@ from edgekit.tools.versions import installed_version
 #: What engines compute with.
 _LIBRARIES = (
     "torch", "triton", "onnxruntime", "onnxruntime-gpu", "onnxruntime-webgpu", "onnxruntime-ep-webgpu",
-    "apache-tvm", "apache-tvm-ffi", "mlx", "coremltools", "coreai-core",
+    "onnxruntime-qnn", "apache-tvm", "apache-tvm-ffi", "mlx", "coremltools", "coreai-core",
 )  # fmt: skip
 
 

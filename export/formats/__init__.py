@@ -20,7 +20,7 @@ from edgekit.export.formats.tvm.devices import ADVICE, DEVICES
 from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
 from edgekit.flashload.registry import Registry, resolve
-from edgekit.runtime.bundle.packages import ACTIVATIONS, layout_of
+from edgekit.runtime.bundle.packages import layout_of
 from edgekit.runtime.engines.qnn.socs import SOCS
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ ROWS = (
         systems=Systems((_APPLE, ("Darwin", "x86_64"), _X86), "macOS and Linux on x86-64"),
         distributions=("torch", "coremltools"),
         precisions=PRECISIONS,
-        activations=ACTIVATIONS,
+        activations=("float", "int8"),
         packages=True,
         # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
         versions={"18": "15", "26": "26"},
@@ -104,7 +104,7 @@ ROWS = (
         systems=Systems((_APPLE, _X86), "macOS 26 on Apple silicon and Linux on x86-64"),
         distributions=("torch", "coreai-core"),
         precisions=PRECISIONS,
-        activations=ACTIVATIONS,
+        activations=("float", "int8"),
         packages=True,
         versions={"27": "27"},
     ),
@@ -116,6 +116,7 @@ ROWS = (
         extra="export-qnn",
         distributions=("torch", "onnx", "onnxscript"),
         precisions=("float32",),
+        activations=("int16",),
         packages=True,
         socs={name: soc.title for name, soc in SOCS.items()},
         calibrates=True,

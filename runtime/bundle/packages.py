@@ -3,7 +3,8 @@
 Section `programs` of the manifest:
 
     {"format": "coreml", "layout": "coreml-2", "precision": "float16", "minimum_os": {"macos": "15"},
-     "activations": "int8",         (before products with weights of 8 bits; float if it is not there)
+     "activations": "int8",         (before products with weights of 8 bits, or int16 before all; float if it
+                                     is not there)
      "coreai": "1.0.0b3",           (in the format of that name: the version that wrote the packages)
      "compiled": {"sm8650": ["compiled/sm8650/..."]},     (files by chip, in the format qnn, if there are any)
      "head": {...},                 (the core's program of a head whose table lies in the flash file, in the
@@ -49,8 +50,9 @@ from edgekit.runtime.engine_registry import running
 _VERSION = 2
 KINDS = ("layers", "self_conditioning", "final", "head")
 DTYPES = ("float16", "float32", "int32")
-#: What activations are before products with weights of 8 bits; floats are of the precision.
-ACTIVATIONS = ("float", "int8")
+#: What activations are before products: int8 before those with weights of 8 bits, int16 before all. Floats are
+#: of the precision.
+ACTIVATIONS = ("float", "int8", "int16")
 STATISTICS = ("max", "argmax", "sum_others", "sum_z_others")
 SAMPLE_STATISTICS = ("score", "sample", "sample_z")
 #: Outputs that are token numbers.

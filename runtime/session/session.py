@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import functools
 import os
+import platform
 import threading
 import time
 import weakref
@@ -30,6 +31,7 @@ from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import EngineStruct, ExecutorStruct, PassSegmentStruct
+from edgekit.runtime.engine_registry import running
 from edgekit.runtime.engines import MakeEngine
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.executor_plug import ExecutorPlug
@@ -383,8 +385,7 @@ class Session(OneOwner):
             for name, _ in StatisticsStruct._fields_
             if name not in ("struct_size", "reserved", "io_mode")
         }
-        # Those of the core have the names of the formats that they run.
-        own = {"engine": self.bundle.manifest.format} if self._plug is None else self._plug.statistics()
+        own = _of_core(self.bundle.manifest.format) if self._plug is None else self._plug.statistics()
         return {
             **stats,
             **own,
@@ -562,6 +563,13 @@ def _close_all() -> None:
     for session in list(_OPENED_AHEAD):
         while not session.left() and time.monotonic() < until:
             time.sleep(0.01)  # a call of another thread, which nobody waits for, ends
+
+
+def _of_core(written: str) -> dict[str, Any]:
+    """What statistics tell of an engine of the core, which has the name of the format that it runs."""
+    row = running(written)
+    emulates = row is not None and not row.is_for(platform.machine(), None)
+    return {"engine": written, **({"provider": "emulation"} if emulates else {})}
 
 
 def _raising(plug: EnginePlug | ExecutorPlug | None, call: Callable[[], T]) -> T:

@@ -318,6 +318,8 @@ class Fetched:
     found: int
     damaged: int
     current: bool
+    kept_format: bool
+    chosen: str | None
     trouble: list[str]
 
 
@@ -329,10 +331,11 @@ def fetch_lines(java: Java, folder: Path, *arguments: str | Path) -> tuple[str, 
 
 def fetched(java: Java, folder: Path, *arguments: str | Path) -> Fetched:
     last, trouble = fetch_lines(java, folder, *arguments)
-    ended, *numbers, current = last.split(" ")
+    ended, *numbers, current, kept, chosen = last.split(" ")
     assert ended in ("here", "ended"), last
     total, whole, given, copied, found, damaged = map(int, numbers)
-    return Fetched(ended, total, whole, given, copied, found, damaged, current == "true", trouble)
+    said = current == "true", kept == "true", None if chosen == "null" else chosen
+    return Fetched(ended, total, whole, given, copied, found, damaged, *said, trouble)
 
 
 @pytest.fixture
@@ -420,8 +423,20 @@ def test_of_several_bundles_java_takes_the_one_that_it_runs(java: Java, tmp_path
     several = arriving.make_set(tmp_path / "several", {"a": ("coreml", "18"), "b": ("native", "18")})
     with RangeServer(several) as server:
         found = fetched(java, tmp_path / "bundle", server.url)
-    assert found.ended == "here"
+    assert (found.ended, found.chosen, found.kept_format) == ("here", "b", False)
     assert arriving.contents(tmp_path / "bundle") == arriving.contents(several / "b")
+
+
+def test_java_keeps_the_format_of_the_bundle_that_is_there(java: Java, tmp_path: Path) -> None:
+    target = arriving.make(tmp_path / "bundle", form="coreml")
+    several = arriving.make_set(tmp_path / "several", {"a": ("native", ""), "b": ("coreml", "")})
+    with RangeServer(several) as server:
+        kept = fetched(java, target, "keep=true", server.url)
+        assert (kept.ended, kept.chosen, kept.kept_format) == ("here", "b", True)
+        assert arriving.contents(target) == arriving.contents(several / "b")
+        anew = fetched(java, target, server.url)
+        assert (anew.chosen, anew.kept_format) == ("a", False)
+    assert arriving.contents(target) == arriving.contents(several / "a")
 
 
 def damage(folder: Path, copy: Path, run: int) -> Path:

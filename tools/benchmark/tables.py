@@ -71,6 +71,10 @@ def _device(row: Row) -> str:
     return ", ".join(filter(None, (row["device"], row["processor"])))
 
 
+def _engine(row: Row) -> str:
+    return ", ".join(filter(None, (row["engine"], row["provider"])))
+
+
 def _memory(row: Row) -> str:
     if row["weights_bytes"] is None:  # an endpoint, of whose memory nobody knows
         return ""
@@ -94,7 +98,7 @@ _WHERE_TOLD: dict[str, tuple[Callable[[Row], Any], Callable[[Row], str], Any]] =
     "preset": (lambda r: r["preset"], lambda r: str(r["preset"] or ""), None),
     "size": (lambda r: r["weights_bytes"], lambda r: in_bytes(r, "weights_bytes"), None),
     "device": (lambda r: (r["device"], r["processor"]), lambda r: _device(r), None),
-    "engine": (lambda r: r["engine"], lambda r: str(r["engine"]), "native"),
+    "engine": (_engine, _engine, "native"),
     "threads": (lambda r: r["threads"], lambda r: str(r["threads"] or ""), None),
     "memory": (lambda r: (r["memory_bytes"], r["resident_bytes"]), _memory, (None, None)),
     "at once": (lambda r: r["sequences"], lambda r: str(r["sequences"]), 1),

@@ -142,7 +142,7 @@ _MOST_NOTES = 6
 @click.option(
     "--activations",
     cls=RareListing,
-    names=_formats(lambda row: row.activations),
+    names=_formats(lambda row: len(row.activations) > 1),
     joined=", ",
     metavar="NAME",
     shell_complete=activation_names,

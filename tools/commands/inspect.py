@@ -180,14 +180,15 @@ def _package_bits(bundle: Bundle) -> dict[str, float]:
     sums: dict[str, tuple[int, int]] = {}
     packages = bundle.packages
     assert packages is not None
-    heads = {row["name"]: row for row in _tensors(bundle) if row["name"] in ("embedding", "head")}
-    for row in _tensors(bundle):
+    tensors = _tensors(bundle)
+    heads = {row["name"]: row for row in tensors if row["name"] in ("embedding", "head")}
+    apart = {layer.mixture: _matrices(bundle, layer.mixture) for layer in bundle.model.layers if layer.mixture}
+    for row in tensors:
         unit, _, rest = row["name"].partition(".")
         if unit == "layers":
             number, _, matrix = rest.partition(".")
             layer = bundle.model.layers[int(number)]
-            apart = _matrices(bundle, layer.mixture) if layer.mixture else set[str]()
-            if matrix in apart or (apart and matrix.startswith("experts.")):
+            if layer.mixture and (matrix in apart[layer.mixture] or matrix.startswith("experts.")):
                 continue
             unit = layer.run
         stored, weights = sums.get(unit, (0, 0))

@@ -44,6 +44,12 @@ ON_PROCESSOR = ("final",)
 COMPILERS = ("onnxruntime", "onnxruntime-qnn")
 
 
+_NOT_COMPILED = (
+    "no chip was named: phones compile a package each time that they open it, which takes long; --soc "
+    "sm8650,sm8750 or others have it compiled here"
+)
+
+
 class QnnFormat(PackagedFormat):
     """Layout `qnn-2`, see `layout`."""
 
@@ -85,7 +91,10 @@ class QnnFormat(PackagedFormat):
         return found
 
     def notes(self) -> Sequence[str]:
-        """What compiling takes, where that has decided how many layers a package has, and which have one."""
+        """That nothing is compiled, if so, and what has decided how many layers a package has."""
+        return (*(() if self._socs else (_NOT_COMPILED,)), *self._cut_notes())
+
+    def _cut_notes(self) -> Sequence[str]:
         chunks = [package.layers for package in self.packages if package.kind == "layers"]
         most = max(map(len, chunks))
         if self._asked is not None and self._asked > 1 and self.mixtures:
@@ -119,7 +128,7 @@ class QnnFormat(PackagedFormat):
             if choice.bits == 16:
                 raise QuantizationError(
                     f"{name}: has 16 bits; format {self.row.name} multiplies codes of 4 and 8 bits: use "
-                    "--quant mixed4 or int8, and merge adapters"
+                    "--quant mixed4, int4 or int8, no --override with 16 bits, and --adapter-mode merged"
                 )
             if choice.bits == 4 and choice.group_size not in layout.GROUP_SIZES:
                 sizes = " or ".join(map(str, layout.GROUP_SIZES))

@@ -37,6 +37,17 @@ template <typename... Parts>
   throw Error(status, message.str());
 }
 
+// Runs `body`, whose errors are about the file or folder at `path`, which messages begin with then.
+template <typename Body>
+auto about_path(const std::string &path, Body &&body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Error &error) {
+    if (std::string(error.what()).rfind(path, 0) == 0) throw;  // or with a file in the folder
+    fail(error.status(), path, ": ", error.what());
+  }
+}
+
 // Runs `body`, whose errors are about a segment of a pass.
 template <typename Body>
 void about_segment(std::size_t segment, Body &&body) {

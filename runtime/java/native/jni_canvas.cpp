@@ -83,25 +83,17 @@ jobjectArray draw(JNIEnv *env, jclass, jlong text, jlongArray cells) {
       status = draw_into(&size);
     }
     check(env, status);
-    jclass bytes = env->FindClass("[B");
-    check_java(env);
-    jobjectArray made = env->NewObjectArray(static_cast<jsize>(count) + 1, bytes, nullptr);
-    check_java(env);
-    const auto put = [&](std::int64_t at, std::string_view given_bytes) {
-      jbyteArray each = to_java(env, given_bytes);
-      env->SetObjectArrayElement(made, static_cast<jsize>(at), each);
-      env->DeleteLocalRef(each);
-    };
+    jobjectArray made = arrays_of_bytes(env, static_cast<std::size_t>(count) + 1);
     std::string states;
     std::size_t begin = 0;
-    for (std::int64_t at = 0; at < count; ++at) {
-      const ek_canvas_part &part = parts[static_cast<std::size_t>(at)];
+    for (std::size_t at = 0; at < static_cast<std::size_t>(count); ++at) {
+      const ek_canvas_part &part = parts[at];
       const auto bytes_of_part = static_cast<std::size_t>(part.bytes);
       states += static_cast<char>(part.state);
-      put(at + 1, std::string_view(drawn).substr(begin, bytes_of_part));
+      put(env, made, at + 1, std::string_view(drawn).substr(begin, bytes_of_part));
       begin += bytes_of_part;
     }
-    put(0, states);
+    put(env, made, 0, states);
     return made;
   });
 }

@@ -29,7 +29,7 @@ void give(JNIEnv *env, jlongArray to, const std::array<jlong, Count> &numbers) {
 }
 
 jlong open(JNIEnv *env, jclass, jbyteArray folder, jobjectArray sources, jbyteArray sha256, jobjectArray formats,
-           jbyteArray system, jbyteArray version, jboolean compare, jlong request_bytes) {
+           jbyteArray system, jbyteArray version, jboolean compare, jlong request_bytes, jboolean keep_format) {
   return guarded(env, [&] {
     const auto source = all_bytes(env, sources);
     const auto format = formats == nullptr ? std::vector<std::string>() : all_bytes(env, formats);
@@ -47,6 +47,7 @@ jlong open(JNIEnv *env, jclass, jbyteArray folder, jobjectArray sources, jbyteAr
     options.system_version = number.get();
     options.request_bytes = static_cast<std::uint64_t>(request_bytes);
     options.only_formats = formats != nullptr;
+    options.keep_format = keep_format;
     ek_fetch *fetch = nullptr;
     check(env, ek_fetch_open(bytes(env, folder).c_str(), &options, &fetch));
     return handle(fetch);
@@ -107,18 +108,21 @@ void give_back(JNIEnv *env, jclass, jlong fetch, jlong request) {
   guarded(env, [&] { check(env, ek_fetch_return(handle<ek_fetch>(fetch), static_cast<std::uint64_t>(request))); });
 }
 
-jbyteArray info(JNIEnv *env, jclass, jlong fetch, jlongArray numbers) {
+jobjectArray info(JNIEnv *env, jclass, jlong fetch, jlongArray numbers) {
   return guarded(env, [&] {
     ek_fetch_info found = {};
     found.struct_size = sizeof found;
     check(env, ek_fetch_get_info(handle<ek_fetch>(fetch), &found));
-    give<9>(env, numbers,
+    give<10>(env, numbers,
             {static_cast<jlong>(found.current), static_cast<jlong>(found.total_bytes),
              static_cast<jlong>(found.whole_bytes), static_cast<jlong>(found.arrived_bytes),
              static_cast<jlong>(found.fetched_bytes), static_cast<jlong>(found.copied_bytes),
              static_cast<jlong>(found.found_bytes), static_cast<jlong>(found.damaged),
-             static_cast<jlong>(found.requests)});
-    return to_java(env, found.arriving);
+             static_cast<jlong>(found.requests), static_cast<jlong>(found.kept_format)});
+    jobjectArray texts = arrays_of_bytes(env, 2);
+    put(env, texts, 0, found.arriving);
+    if (found.chosen != nullptr) put(env, texts, 1, found.chosen);
+    return texts;
   });
 }
 
@@ -133,14 +137,14 @@ void discard(JNIEnv *env, jclass, jlong fetch) {
 }  // namespace
 
 std::vector<JNINativeMethod> fetch_methods() {
-  return {method("fetchOpen", "([B[[B[B[[B[B[BZJ)J", open),
+  return {method("fetchOpen", "([B[[B[B[[B[B[BZJZ)J", open),
           method("fetchClose", "(J)V", close),
           method("fetchNext", "(J[J)[B", next),
           method("fetchAnswer", "(JJI[B)V", answer),
           method("fetchWrite", "(JJ[BII)Z", write),
           method("fetchEnd", "(JJ[B)V", end),
           method("fetchReturn", "(JJ)V", give_back),
-          method("fetchInfo", "(J[J)[B", info),
+          method("fetchInfo", "(J[J)[[B", info),
           method("fetchFinish", "(J)V", finish),
           method("fetchDiscard", "(J)V", discard)};
 }

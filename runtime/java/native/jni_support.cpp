@@ -81,6 +81,20 @@ jbyteArray to_java(JNIEnv *env, std::string_view bytes) {
   return made;
 }
 
+jobjectArray arrays_of_bytes(JNIEnv *env, std::size_t count) {
+  jclass bytes = env->FindClass("[B");
+  check_java(env);
+  jobjectArray made = env->NewObjectArray(java_size(env, count), bytes, nullptr);
+  check_java(env);
+  return made;
+}
+
+void put(JNIEnv *env, jobjectArray arrays, std::size_t at, std::string_view bytes) {
+  jbyteArray each = to_java(env, bytes);
+  env->SetObjectArrayElement(arrays, static_cast<jsize>(at), each);
+  env->DeleteLocalRef(each);
+}
+
 jintArray to_java(JNIEnv *env, const std::int64_t *ids, std::int64_t count) {
   std::vector<jint> narrow(ids, ids + count);
   const jsize size = java_size(env, narrow.size());

@@ -81,6 +81,11 @@ class OptionalText {
 std::string chosen_bundle(JNIEnv *env, jbyteArray path);
 
 jbyteArray to_java(JNIEnv *env, std::string_view bytes);
+
+// An array of so many arrays of bytes, all null, and one of them.
+jobjectArray arrays_of_bytes(JNIEnv *env, std::size_t count);
+void put(JNIEnv *env, jobjectArray arrays, std::size_t at, std::string_view bytes);
+
 jintArray to_java(JNIEnv *env, const std::int64_t *ids, std::int64_t count);
 
 // The bytes that `call(buffer, capacity, &size)` gives, which with a null buffer says how many there are.

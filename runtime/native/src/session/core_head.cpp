@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "error.h"
 #include "executor/program.h"
 
 namespace edgekit {
@@ -25,7 +26,8 @@ class CoreScores final : public HeadScores {
 
 }  // namespace
 
-CoreHead::CoreHead(const Bundle &bundle, const Json &entry) : bundle_(bundle), softcap_(head_softcap(entry)) {
+CoreHead::CoreHead(const Bundle &bundle, const Json &entry)
+    : bundle_(bundle), softcap_(about_path(bundle.path(), [&] { return head_softcap(entry); })) {
   const Model &model = bundle.model();
   const auto add = [&](const std::vector<BundleTile> &tiles, int bits) {
     for (const BundleTile &tile : tiles) {

@@ -24,7 +24,7 @@ Program &CorePrograms::add(const Json &entries, const std::string &name, const P
     }
     return found->second;
   }
-  Program program(name, entries.at(name), shapes);
+  Program program = about_path(bundle_.path(), [&] { return Program(name, entries.at(name), shapes); });
   if (program.outputs() != outputs) {
     fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name, " has ", program.outputs(), " outputs, not ", outputs,
          "; export the bundle again");
@@ -35,7 +35,9 @@ Program &CorePrograms::add(const Json &entries, const std::string &name, const P
 
 void CorePrograms::expect(const std::string &name, const WeightUnit &unit) {
   Program &program = programs_.at(name);
-  program.expect(layouts_.emplace(&unit, WeightLayout(*unit.run, program.weights())).first->second);
+  about_path(bundle_.path(), [&] {
+    program.expect(layouts_.emplace(&unit, WeightLayout(*unit.run, program.weights())).first->second);
+  });
 }
 
 void CorePrograms::expect_experts(const std::string &name, const BundleChunk &chunk) {
@@ -44,10 +46,12 @@ void CorePrograms::expect_experts(const std::string &name, const BundleChunk &ch
     fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name, " mixes ", program.experts(), " experts, layer ",
          chunk.first, " has ", chunk.experts.size(), "; export the bundle again");
   }
-  for (const WeightUnit *expert : chunk.experts) {
-    WeightLayout layout(*expert->run, program.expert_weights());
-    program.expect_expert(layouts_.emplace(expert, std::move(layout)).first->second);
-  }
+  about_path(bundle_.path(), [&] {
+    for (const WeightUnit *expert : chunk.experts) {
+      WeightLayout layout(*expert->run, program.expert_weights());
+      program.expect_expert(layouts_.emplace(expert, std::move(layout)).first->second);
+    }
+  });
 }
 
 std::uint64_t CorePrograms::scratch_bytes(std::int64_t positions, int threads) const {

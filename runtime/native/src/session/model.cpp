@@ -155,7 +155,8 @@ Model parse_model(const Json &root, const std::string &where, bool packaged) {
     if (own.slot == 0) continue;
     const LayerInfo *before = out.layers.size() > 1 ? &out.layers[out.layers.size() - 2] : nullptr;
     const bool follows = before != nullptr && before->run == own.run && before->slot + 1 == own.slot;
-    if (follows && !(own.experts.empty() && before->experts.empty())) {
+    const auto apart = [](const LayerInfo &each) { return !each.mixture_run.empty() || !each.experts.empty(); };
+    if (follows && (apart(own) || apart(*before))) {
       reader.wrong("layer ", out.layers.size() - 1, " shares package ", own.run, ", which layers with experts cannot");
     }
     if (!follows) {

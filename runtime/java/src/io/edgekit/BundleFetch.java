@@ -22,7 +22,7 @@ import java.util.function.LongFunction;
  * threads. A fetch that failed throws the same from then on: close it, and open it anew to go on.
  */
 public final class BundleFetch implements AutoCloseable {
-  private static final int STEP_NUMBERS = 9, INFO_NUMBERS = 9;
+  private static final int STEP_NUMBERS = 9, INFO_NUMBERS = 10;
   private static final FetchStep.Kind[] KINDS = FetchStep.Kind.values();  // by the numbers of edgekit.h
 
   private final Handle handle;
@@ -208,8 +208,8 @@ public final class BundleFetch implements AutoCloseable {
    */
   public FetchProgress progress() {
     long[] numbers = new long[INFO_NUMBERS];
-    handle.use(fetch -> Native.fetchInfo(fetch, numbers));
-    return new FetchProgress(numbers);
+    byte[] chosen = handle.use(fetch -> Native.fetchInfo(fetch, numbers))[1];
+    return new FetchProgress(numbers, chosen == null ? null : Utf8.decode(chosen));
   }
 
   /**
@@ -218,7 +218,7 @@ public final class BundleFetch implements AutoCloseable {
    * @return its path
    */
   public String arriving() {
-    return Utf8.decode(handle.use(fetch -> Native.fetchInfo(fetch, new long[INFO_NUMBERS])));
+    return Utf8.decode(handle.use(fetch -> Native.fetchInfo(fetch, new long[INFO_NUMBERS]))[0]);
   }
 
   /**

@@ -16,6 +16,7 @@ public final class FetchOptions {
   private String system;
   private String systemVersion;
   private boolean compare;
+  private boolean keepFormat;
   private long requestBytes;
   private int connections = 4;
   private Consumer<String> trouble = said -> {};
@@ -90,6 +91,18 @@ public final class FetchOptions {
   }
 
   /**
+   * Says whether the format of the bundle that is in the folder is kept: where there is one, and one of several bundles is of
+   * its format, that one is taken, whatever {@link #formats} says.
+   *
+   * @param wanted false where it is not said: the choice is made anew
+   * @return this
+   */
+  public FetchOptions keepFormat(boolean wanted) {
+    keepFormat = wanted;
+    return this;
+  }
+
+  /**
    * Sets how much is asked for at once.
    *
    * @param bytes 65536 or more; 0: 8 MiB
@@ -136,7 +149,8 @@ public final class FetchOptions {
         system == null ? null : Utf8.name(system, "the system"),
         system == null ? null : Utf8.name(systemVersion, "the system's version"),
         compare,
-        requestBytes);
+        requestBytes,
+        keepFormat);
   }
 
   List<String> sources() {

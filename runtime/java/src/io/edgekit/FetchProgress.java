@@ -11,9 +11,11 @@ public final class FetchProgress {
   private final long foundBytes;
   private final long damaged;
   private final long requests;
+  private final boolean keptFormat;
+  private final String chosen;
 
   /** The numbers as Native.fetchInfo gives them. */
-  FetchProgress(long[] numbers) {
+  FetchProgress(long[] numbers, String chosen) {
     current = numbers[0] != 0;
     totalBytes = numbers[1];
     wholeBytes = numbers[2];
@@ -23,6 +25,8 @@ public final class FetchProgress {
     foundBytes = numbers[6];
     damaged = numbers[7];
     requests = numbers[8];
+    keptFormat = numbers[9] != 0;
+    this.chosen = chosen;
   }
 
   /**
@@ -104,6 +108,24 @@ public final class FetchProgress {
    */
   public long requests() {
     return requests;
+  }
+
+  /**
+   * Names which of several bundles is taken.
+   *
+   * @return its path below the address; null before that is known, and where a bundle is alone
+   */
+  public String chosen() {
+    return chosen;
+  }
+
+  /**
+   * Says whether it was chosen by the format of the bundle in the folder, see {@link FetchOptions#keepFormat}.
+   *
+   * @return whether it was
+   */
+  public boolean keptFormat() {
+    return keptFormat;
   }
 
   @Override

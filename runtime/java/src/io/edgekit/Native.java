@@ -119,7 +119,8 @@ final class Native {
       byte[] system,
       byte[] version,
       boolean compare,
-      long requestBytes);
+      long requestBytes,
+      boolean keepFormat);
 
   static native void fetchClose(long fetch);
 
@@ -137,8 +138,11 @@ final class Native {
 
   static native void fetchReturn(long fetch, long request);
 
-  /** Where what has arrived lies; other members of ek_fetch_info into `numbers`, in their order. */
-  static native byte[] fetchInfo(long fetch, long[] numbers);
+  /**
+   * Where what has arrived lies, and the bundle that was chosen, which may be null; other members of ek_fetch_info into
+   * `numbers`, in their order.
+   */
+  static native byte[][] fetchInfo(long fetch, long[] numbers);
 
   static native void fetchFinish(long fetch);
 

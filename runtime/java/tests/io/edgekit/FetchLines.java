@@ -12,6 +12,7 @@ final class FetchLines {
     List<String> sources = new ArrayList<>();
     String sha256 = null;
     boolean compare = false;
+    boolean keepFormat = false;
     boolean finish = true;
     int connections = 4;
     long until = Long.MAX_VALUE;
@@ -23,6 +24,9 @@ final class FetchLines {
           break;
         case "compare=":
           compare = Boolean.parseBoolean(value);
+          break;
+        case "keep=":
+          keepFormat = Boolean.parseBoolean(value);
           break;
         case "finish=":
           finish = Boolean.parseBoolean(value);
@@ -43,6 +47,7 @@ final class FetchLines {
     FetchOptions options = new FetchOptions(sources)
         .sha256(sha256)
         .compare(compare)
+        .keepFormat(keepFormat)
         .connections(connections)
         .requestBytes(1 << 20)
         .trouble(said -> System.out.println("trouble " + said));
@@ -58,7 +63,8 @@ final class FetchLines {
       if (here && finish) fetch.finish();
       System.out.println(
           (here ? "here " : "ended ") + end.totalBytes() + " " + end.wholeBytes() + " " + end.fetchedBytes() + " "
-              + end.copiedBytes() + " " + end.foundBytes() + " " + end.damaged() + " " + end.current());
+              + end.copiedBytes() + " " + end.foundBytes() + " " + end.damaged() + " " + end.current() + " "
+              + end.keptFormat() + " " + end.chosen());
     } catch (EdgeKitException error) {
       System.out.println(error.status() + " " + error.getMessage());
     }

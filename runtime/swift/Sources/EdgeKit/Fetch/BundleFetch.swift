@@ -40,7 +40,7 @@ public actor BundleFetch {
           sources: sourcePointers.baseAddress, sha256: seal, formats: formatPointers.baseAddress,
           format_count: Int32(clamping: formats.count), compare: options.compare ? 1 : 0, system: texts[0],
           system_version: texts[1], request_bytes: options.requestBytes ?? transport?.requestBytes ?? 0,
-          only_formats: options.formats == nil ? 0 : 1, keep_format: 0)
+          only_formats: options.formats == nil ? 0 : 1, keep_format: options.keepFormat ? 1 : 0)
         return ek_fetch_open(folder, &wanted, &opened)
       }
     }

@@ -11,6 +11,9 @@ public struct FetchOptions: Sendable, Equatable {
   /// Of several bundles, those of these formats are of use, and one that is alone has to be of one of them too; nil: what
   /// `forThisSystem` says, and one that is alone may have any format.
   public var formats: [String]?
+  /// Whether the format of the bundle that is in the folder is kept: where there is one, and one of several bundles is of its
+  /// format and runs on this system, that one is taken, whatever `formats` says; false: the choice is made anew.
+  public var keepFormat = false
   /// Whether a bundle that is there with the same manifest is compared and mended; false: it is taken for whole if its files
   /// have their sizes.
   public var compare = false

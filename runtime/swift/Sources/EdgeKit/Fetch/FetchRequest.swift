@@ -63,6 +63,11 @@ public struct FetchProgress: Sendable, Equatable {
   public var foundBytes: UInt64
   /// Runs and files that came with other bytes.
   public var damaged: Int
+  /// Of several bundles, the path of the one that is taken, below the source's address; nil before that is known, and where a
+  /// bundle is alone.
+  public var chosen: String?
+  /// It was chosen by the format of the bundle in the folder, see `FetchOptions.keepFormat`.
+  public var isFormatKept: Bool
 
   init(_ found: ek_fetch_info) {
     isCurrent = found.current != 0
@@ -73,5 +78,7 @@ public struct FetchProgress: Sendable, Equatable {
     copiedBytes = found.copied_bytes
     foundBytes = found.found_bytes
     damaged = Int(found.damaged)
+    chosen = found.chosen.map { String(cString: $0) }
+    isFormatKept = found.kept_format != 0
   }
 }
