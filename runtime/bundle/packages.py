@@ -50,8 +50,8 @@ from edgekit.runtime.engine_registry import running
 _VERSION = 2
 KINDS = ("layers", "self_conditioning", "final", "head")
 DTYPES = ("float16", "float32", "int32")
-#: What activations are before products: int8 before those with weights of 8 bits, int16 before all. Floats are
-#: of the precision.
+#: What activations are before products: int8 before those with weights of 8 bits, int16 before all. Floats
+#: are of the precision.
 ACTIVATIONS = ("float", "int8", "int16")
 STATISTICS = ("max", "argmax", "sum_others", "sum_z_others")
 SAMPLE_STATISTICS = ("score", "sample", "sample_z")

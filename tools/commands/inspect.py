@@ -182,7 +182,9 @@ def _package_bits(bundle: Bundle) -> dict[str, float]:
     assert packages is not None
     tensors = _tensors(bundle)
     heads = {row["name"]: row for row in tensors if row["name"] in ("embedding", "head")}
-    apart = {layer.mixture: _matrices(bundle, layer.mixture) for layer in bundle.model.layers if layer.mixture}
+    apart = {
+        layer.mixture: _matrices(bundle, layer.mixture) for layer in bundle.model.layers if layer.mixture
+    }
     for row in tensors:
         unit, _, rest = row["name"].partition(".")
         if unit == "layers":

@@ -86,7 +86,8 @@ def command(
     golden ones over the mean square of the differences: of unrelated ones there are about 0, from 10 on
     another precision explains the rest, and 60 are a thousandth of the values. The engine is that of the
     target which the bundle was exported for, on a GPU where the target has one. The report is one JSON file:
-    what was compared, seconds a pass, memory, the machine and the versions; no name of a user, host or folder.
+    what was compared, seconds a pass, memory, the machine and the versions; no name of a user, host or
+    folder.
 
     The exit code is 1 where results differ by more than another precision would explain, else 0.
     """
