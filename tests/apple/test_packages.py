@@ -8,7 +8,9 @@ import functools
 import gc
 import itertools
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,7 +40,7 @@ from support.reference_packages import (
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
-from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
+from edgekit.flashload.errors import BudgetExceeded, FileChanged, InvalidRequest
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.packages import Package
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
@@ -170,6 +172,26 @@ def test_what_goes_into_a_package_is_its_own_and_can_be_written_to(gemma: Case) 
     with Session(gemma[0], None, executor) as session:
         found = bundles.passes(session, gemma[1], 5)[0].logits
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("resident", [None, 0])
+def test_a_bundle_that_was_replaced_is_computed_with_by_nobody(
+    gemma: tuple[Path, ReferenceModel], resident: int | None, tmp_path: Path
+) -> None:
+    """Executors open files by their paths, functions as late as the first call of them."""
+    bundle = Path(shutil.copytree(gemma[0], tmp_path / "bundle"))
+    executor = ReferenceExecutor(gemma[1], bundle)
+    with Session(bundle, SessionOptions(resident_bytes=resident), executor) as session:
+        if resident == 0:
+            bundles.passes(session, gemma[1], 5)
+        shutil.copytree(bundle, tmp_path / "newer")
+        os.rename(bundle, tmp_path / "older")
+        os.rename(tmp_path / "newer", bundle)
+        for _ in range(5):
+            with pytest.raises(FileChanged, match=r"is not the file that was compared: .*; open it again$"):
+                session.denoise(np.arange(5), HeadRequest())
+    with Session(bundle, None, ReferenceExecutor(gemma[1], bundle)) as session:
+        session.denoise(np.arange(5), HeadRequest())
 
 
 class EchoExecutor:

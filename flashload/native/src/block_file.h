@@ -46,6 +46,8 @@ class BlockFile {
 
   const std::string &path() const noexcept { return path_; }
   std::uint64_t size() const noexcept { return identity_.size; }
+  // As it was opened.
+  const FileIdentity &identity() const noexcept { return identity_; }
   bool direct() const noexcept { return direct_; }
   // "direct", "nocache" or "buffered"; for the last one `why_buffered` tells the reason.
   const std::string &mode() const noexcept { return mode_; }

@@ -101,7 +101,7 @@ std::string read_whole(const std::string &folder, const std::string &name, std::
   return text;
 }
 
-void check_parts(const std::string &folder, const std::string &name, std::uint64_t size, std::uint64_t xxh3) {
+FileIdentity check_parts(const std::string &folder, const std::string &name, std::uint64_t size, std::uint64_t xxh3) {
   const std::string where = shown(folder, name);
   BlockFile file = open_file(folder, name, where);
   check_size(file.size(), size, where);
@@ -113,6 +113,7 @@ void check_parts(const std::string &folder, const std::string &name, std::uint64
     digest.update(part.data(), count);
   }
   check_digest(digest.digest(), xxh3, where);
+  return file.identity();
 }
 
 }  // namespace
@@ -183,7 +184,7 @@ void BundleFolder::read(const std::string &name, void *out) const {
   check_digest(xxh3_64(out, static_cast<std::size_t>(listed.size)), listed.xxh3, where);
 }
 
-void BundleFolder::check(const std::string &name) const {
+FileIdentity BundleFolder::check(const std::string &name) const {
   if (name == weights().name) {
     const std::string where = shown(path_, name);
     BlockFile file = open_file(path_, name, where);
@@ -191,10 +192,18 @@ void BundleFolder::check(const std::string &name) const {
     std::string start(static_cast<std::size_t>(weights().header.size), '\0');
     file.read(start.data(), start.size(), 0, true);
     check_digest(xxh3_64(start.data(), start.size()), weights().header.xxh3, where + ": its header");
-    return;
+    return file.identity();
   }
   const BundleFile &listed = entry(name);
-  check_parts(path_, name, listed.size, listed.xxh3);
+  return check_parts(path_, name, listed.size, listed.xxh3);
+}
+
+void BundleFolder::require_unchanged(const std::string &name, const FileIdentity &checked) const {
+  const std::string where = shown(path_, name);
+  if (!(open_file(path_, name, where).identity() == checked)) {
+    fail(EK_FILE_CHANGED, where, ": is not the file that was compared: the bundle was changed or replaced while it was open; "
+         "open it again");
+  }
 }
 
 std::unique_ptr<FlashFile> BundleFolder::open_weights(const FlashOptions &options, const FlashFile::Wrap &wrap) const {

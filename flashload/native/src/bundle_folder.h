@@ -15,6 +15,7 @@
 
 #include "flash_file.h"
 #include "manifest_reader.h"
+#include "system_file.h"
 
 namespace edgekit {
 
@@ -50,7 +51,9 @@ class BundleFolder {
 
   // Compares a listed file, part by part, for those that a system opens by its path; of the weights their header, as
   // their runs are compared when they are read. Throws as read() does.
-  void check(const std::string &name) const;
+  FileIdentity check(const std::string &name) const;
+  // Throws Error where a file is no more the one that check() compared: EK_FILE_CHANGED, EK_OPEN_FAILED.
+  void require_unchanged(const std::string &name, const FileIdentity &checked) const;
 
   // The flash file, its header compared. Throws as check() does, and as FlashFile.
   std::unique_ptr<FlashFile> open_weights(const FlashOptions &options, const FlashFile::Wrap &wrap = nullptr) const;

@@ -20,6 +20,10 @@ struct FileIdentity {
   std::int64_t modified = 0;  // in the file system's finest unit
 
   bool same_file(const FileIdentity &other) const noexcept { return device == other.device && inode == other.inode; }
+  // The same file, and as it was.
+  bool operator==(const FileIdentity &other) const noexcept {
+    return same_file(other) && size == other.size && modified == other.modified;
+  }
 };
 
 // Where a path leads once all links are followed, absolute; empty with `error` set when nothing is there.

@@ -17,6 +17,8 @@ inline std::vector<std::string> texts(const char *const *given, std::int32_t cou
   if (count < 0 || (count > 0 && given == nullptr)) {
     fail(EK_INVALID_ARGUMENT, "there are no ", what, " where ", count, " were said");
   }
+  constexpr std::int32_t kMost = 1024;  // a count beyond it is no count: there is no such array
+  if (count > kMost) fail(EK_INVALID_ARGUMENT, "there are ", count, " ", what, ", and ", kMost, " at most");
   std::vector<std::string> out;
   for (std::int32_t i = 0; i < count; ++i) {
     if (given[i] == nullptr) fail(EK_INVALID_ARGUMENT, "one of the ", what, " is null");

@@ -1,6 +1,7 @@
 #include "fetch/staging_folder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <system_error>
@@ -69,6 +70,10 @@ void mark(const fs::path &folder, const char *what) {
 }
 
 bool is_marked(const fs::path &folder, const char *what) {
+  std::error_code error;
+  // What is no file may block whoever opens it, or have no end.
+  if (!fs::is_regular_file(fs::symlink_status(folder / kMark, error))) return false;
+  if (fs::file_size(folder / kMark, error) != std::strlen(what) || error) return false;
   std::ifstream file(folder / kMark, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
   return file && text == what;

@@ -204,23 +204,40 @@ std::unique_ptr<OpenPackage> PackageEngine::open_package(const std::string &name
   {
     std::lock_guard<std::mutex> lock(mutex_);
     expected = called_[name];
-    known = verified_.count(name) != 0;
+    known = compared_.count(name) != 0;
   }
   if (!known) {
-    for (const std::string &file : executor_->files(package)) files_->check(file);
+    Compared found;
+    for (const std::string &file : executor_->files(package)) found.emplace_back(file, files_->check(file));
     std::lock_guard<std::mutex> lock(mutex_);
-    verified_.insert(name);
+    compared_.emplace(name, std::move(found));
   }
-  return executor_->open(package, expected);
+  std::unique_ptr<OpenPackage> opened = executor_->open(package, expected);
+  require_unchanged(name);
+  return opened;
+}
+
+void PackageEngine::require_unchanged(const std::string &package) {
+  Compared compared;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    compared = compared_.at(package);
+  }
+  for (const auto &[file, identity] : compared) files_->require_unchanged(file, identity);
 }
 
 void PackageEngine::run(const Package &package, Call &call) {
   call.narrow();
   opener_.opened(package.name).call(call.function, call.in, call.out);
   call.widen();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::vector<const PackageFunction *> &called = called_[package.name];
+    if (std::find(called.begin(), called.end(), &call.function) != called.end()) return;
+  }
+  require_unchanged(package.name);  // as it may have been opened for this call
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<const PackageFunction *> &called = called_[package.name];
-  if (std::find(called.begin(), called.end(), &call.function) == called.end()) called.push_back(&call.function);
+  called_[package.name].push_back(&call.function);
 }
 
 void PackageEngine::too_long(const Package &package, std::int64_t rows, std::int64_t kept) const {

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "bundle_folder.h"
@@ -54,6 +54,8 @@ class PackageEngine final : public Engine {
  private:
   class Call;
   class Head;
+  // Files of a package, as they were when they were compared with their checksums.
+  using Compared = std::vector<std::pair<std::string, FileIdentity>>;
   struct HeadForm {
     bool samples = false, soft = false, logits = false;
   };
@@ -68,6 +70,9 @@ class PackageEngine final : public Engine {
   // `soft`: null where the function takes x alone.
   void replace_rows(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft);
   std::unique_ptr<OpenPackage> open_package(const std::string &name);
+  // What has just been opened of a package is of the files that were compared: executors open them by their paths, where
+  // another bundle may be by now. Throws Error (EK_FILE_CHANGED, EK_OPEN_FAILED).
+  void require_unchanged(const std::string &package);
   void run(const Package &package, Call &call);
 
   const Bundle &bundle_;
@@ -84,7 +89,7 @@ class PackageEngine final : public Engine {
   std::vector<std::vector<float>> dense_;  // products of a layer under way, of all segments
   std::mutex mutex_;  // the opener's thread and the caller's
   std::unordered_map<std::string, std::vector<const PackageFunction *>> called_;  // when a package was last open
-  std::unordered_set<std::string> verified_;
+  std::unordered_map<std::string, Compared> compared_;  // packages, by name
   PackageOpener opener_;  // ends before what it uses
 };
 
