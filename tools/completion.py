@@ -49,7 +49,8 @@ def precision_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from edgekit.export.formats import FORMATS
 
-    offered = dict.fromkeys(name for row in FORMATS.working() for name in row.activations)
+    choices = [row.activations for row in FORMATS.working() if len(row.activations) > 1]
+    offered = dict.fromkeys(name for names in choices for name in names)
     return _names(tuple(offered), incomplete)
 
 

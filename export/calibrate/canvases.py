@@ -11,6 +11,11 @@ from torch import Tensor
 from edgekit.export.errors import ExportError
 from edgekit.export.models.base import Architecture
 
+#: Positions of short passes, half of them a prompt's. Attention averages over fewer rows there, so that what
+#: it gives reaches farther than in long ones.
+_SHORT = (2, 4, 8, 16, 32, 48)
+#: Short passes of each length.
+_SHORT_COUNT = 4
 #: The key of the token that stands for what is not yet known, among `Architecture.defaults`.
 _MASK = "mask_token_id"
 
@@ -29,12 +34,15 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many canvases to make, of how many tokens behind a prompt of how many; `seed` decides which."""
+    """How many canvases to make, of how many tokens behind a prompt of how many; `seed` decides which. Behind
+    them come some of `short` lengths, prompt and canvas together.
+    """
 
     count: int = 16
     prompt: int = 32
     canvas: int = 64
     seed: int = 0
+    short: tuple[int, ...] = _SHORT
 
     def __post_init__(self) -> None:
         if self.count < 2 or self.prompt < 1 or self.canvas < 1:
@@ -47,9 +55,9 @@ class Plan:
 def canvases(
     architecture: Architecture, plan: Plan, texts: Sequence[Tensor] | None = None
 ) -> Iterator[Canvas]:
-    """Canvases whose share of noise goes from all of them to none in equal steps. A token of noise is the
-    model's mask, or any token where the model has none. `texts` [prompt + canvas] each are taken in turn;
-    without them tokens are random.
+    """Canvases whose share of noise goes from all of them to none in equal steps, those of each short length
+    too. A token of noise is the model's mask, or any token where the model has none. `texts` [prompt +
+    canvas] each are taken in turn; without them tokens are random.
 
     Raises:
         ExportError: a text is too short.
@@ -64,17 +72,22 @@ def canvases(
         others = torch.randint(architecture.vocab_size - 1, (count,), generator=generator)
         return others + (others >= mask)
 
-    for i in range(plan.count):
-        text = random(plan.prompt + plan.canvas) if not texts else texts[i % len(texts)]
-        if len(text) < plan.prompt + plan.canvas:
+    def made(i: int, count: int, prompt: int, canvas: int) -> Canvas:
+        text = random(prompt + canvas) if not texts else texts[i % len(texts)]
+        if len(text) < prompt + canvas:
             raise ExportError(
-                f"calibration: a text has {len(text)} tokens, prompt and canvas take "
-                f"{plan.prompt + plan.canvas}"
+                f"calibration: a text has {len(text)} tokens, prompt and canvas take {prompt + canvas}"
             )
-        clean = text[plan.prompt : plan.prompt + plan.canvas]
-        noisy = round(plan.canvas * (1 - i / (plan.count - 1)))
-        order = torch.randperm(plan.canvas, generator=generator)
+        clean = text[prompt : prompt + canvas]
+        noisy = round(canvas * (1 - i / (count - 1)))
+        order = torch.randperm(canvas, generator=generator)
         noised = clean.clone()
         own = random(noisy)
         noised[order[:noisy]] = own if mask is None else torch.full_like(own, mask)
-        yield Canvas(text[: plan.prompt], noised, clean, first=i % 2 == 0)
+        return Canvas(text[:prompt], noised, clean, first=i % 2 == 0)
+
+    for i in range(plan.count):
+        yield made(i, plan.count, plan.prompt, plan.canvas)
+    for length in plan.short:
+        for i in range(_SHORT_COUNT):
+            yield made(i, _SHORT_COUNT, length // 2, length - length // 2)

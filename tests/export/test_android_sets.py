@@ -92,6 +92,7 @@ def test_files_beside_them_say_what_each_is_for(several: Path) -> None:
     facts = json.loads((several / "Info.json").read_text())
     assert [own["path"] for own in facts["bundles"]] == ["qnn", "native"]
     assert [tier["name"] for tier in facts["bundles"][0]["tiers"]] == [
+        "6 GB phone",
         "8 GB phone",
         "12 GB phone",
         "16 GB phone",
@@ -191,6 +192,46 @@ def test_models_that_the_npu_does_not_take_are_native(tmp_path: Path) -> None:
     refused = edgekit(*words, tmp_path / "new", "--lengths", "24")
     assert refused.exit_code == 2 and said in refused.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "said"),
+    [
+        (
+            {"n_heads": 1, "n_kv_heads": 1},
+            ["--lengths", "16,24"],
+            "layer 0 has one attention head: .*other --l",
+        ),
+        (
+            {"mlp_hidden_size": 112},
+            [],
+            r"mlp\.down_proj: has groups of 16; .*: use --override '\*down_proj=8'$",
+        ),
+        (
+            {},
+            ["--group-size", "16"],
+            r": has groups of 16; the NPU takes groups of 32 or 64: use --group-size 32$",
+        ),
+    ],
+)
+def test_what_the_npu_does_not_compute_is_refused(
+    changed: dict[str, Any], words: list[str], said: str, tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path / "model", "llada", **changed)
+    fixed = ["export", tmp_path / "model", "--target", "android", "--format", "qnn", "-o"]
+    refused = edgekit(*fixed, tmp_path / "out", *words)
+    assert refused.exit_code == 2 and re.search(said, refused.stderr.strip()), refused.output
+    other = {"--lengths": ["--lengths", "24"], "--group-size": []}.get(
+        "".join(words[:1]), ["--override", "*down_proj=8"]
+    )
+    made = edgekit(*fixed, tmp_path / "out", *other)
+    assert made.exit_code == 0, made.output
+
+
+def test_a_bundle_without_room_for_an_answer_stands_last(tmp_path: Path) -> None:
+    made = edgekit("export", "tiny-llada", "--target", "android", "--lengths", "8", "-o", tmp_path)
+    assert made.exit_code == 0, made.output
+    assert [member.path for member in bundle_set.load(tmp_path).members] == ["native", "qnn"]
 
 
 def test_a_model_with_experts_is_for_both(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_ranges_are_those_of_the_whole_model(tmp_path: Path, family: str, overri
 @pytest.mark.parametrize("block,groups", [(8, [4]), (5, [1, 1, 1, 1])])
 def test_blocks_that_choose_experts_are_of_one_text(tmp_path: Path, block: int, groups: list[int]) -> None:
     arch, _ = opened(tmp_path, "llada2_moe", expert_capacity=5, block_size=block)
-    assert [len(own) for own in side_by_side(arch, canvases(arch, PLAN))] == groups
+    assert [len(own) for own in side_by_side(arch, canvases(arch, replace(PLAN, short=())))] == groups
 
 
 class Counted:
@@ -128,7 +129,7 @@ def test_a_seed_decides_which_texts(tmp_path: Path) -> None:
 
 def test_noise_goes_from_all_tokens_to_none(tmp_path: Path) -> None:
     arch, _ = opened(tmp_path, "llada")
-    made = list(canvases(arch, Plan(5, 4, 16)))
+    made = list(canvases(arch, Plan(5, 4, 16, short=())))
     mask = arch.defaults["mask_token_id"]
     assert [int((c.noised == mask).sum()) for c in made] == [16, 12, 8, 4, 0]
     assert all((c.noised == c.clean)[c.noised != mask].all() for c in made)
@@ -137,7 +138,7 @@ def test_noise_goes_from_all_tokens_to_none(tmp_path: Path) -> None:
 
 def test_noise_is_any_token_where_a_model_has_no_mask(tmp_path: Path) -> None:
     arch, _ = opened(tmp_path, "diffusion_gemma")
-    made = list(canvases(arch, Plan(5, 4, 64)))
+    made = list(canvases(arch, Plan(5, 4, 64, short=())))
     changed = [int((c.noised != c.clean).sum()) for c in made]
     assert changed[0] > 60 and changed == sorted(changed, reverse=True) and changed[-1] == 0
     assert len(set(made[0].noised.tolist())) > 40
@@ -146,18 +147,36 @@ def test_noise_is_any_token_where_a_model_has_no_mask(tmp_path: Path) -> None:
 def test_texts_are_taken_in_turn(tmp_path: Path) -> None:
     arch, _ = opened(tmp_path, "llada")
     texts = [torch.arange(10), torch.arange(10, 20)]
-    made = list(canvases(arch, Plan(3, 4, 6), texts))
+    made = list(canvases(arch, Plan(3, 4, 6, short=()), texts))
     assert [int(c.prompt[0]) for c in made] == [0, 10, 0]
     assert torch.equal(made[1].clean, torch.arange(14, 20))
     with pytest.raises(ExportError, match="a text has 10 tokens, prompt and canvas take 11"):
         list(canvases(arch, Plan(3, 4, 7), texts))
 
 
+def test_short_passes_come_behind_those_of_whole_texts(tmp_path: Path) -> None:
+    """Long passes alone do not show how far values of short ones reach."""
+    arch, source = opened(tmp_path, "llada")
+    texts = [torch.arange(10), torch.arange(10, 20)]
+    long, both = (list(canvases(arch, Plan(3, 4, 6, short=s), texts)) for s in ((), (2, 5)))
+    assert [(len(c.prompt), len(c.noised)) for c in both[3:]] == [(1, 1)] * 4 + [(2, 3)] * 4
+    assert all(torch.equal(a.noised, b.noised) for a, b in zip(long, both, strict=False))
+    mask = arch.defaults["mask_token_id"]
+    assert [int((c.noised == mask).sum()) for c in both[7:]] == [3, 2, 1, 0]
+    assert torch.equal(torch.cat((both[8].prompt, both[8].clean)), torch.arange(10, 15))
+    found, less = collect(arch, source, both), collect(arch, source, long)
+    for name, own in found.items():
+        for a, b in ((own.given, less[name].given), (own.made, less[name].made)):
+            assert a.low <= b.low and a.high >= b.high, name
+    assert found != less
+
+
 @pytest.mark.parametrize("family", ["llada", "dream", "diffusion_gemma"])
 def test_pieces_of_texts_are_noised_over_the_whole_schedule(tmp_path: Path, family: str) -> None:
     arch, source = opened(tmp_path, family)
     said = samples(Texts.of("mine", [LONG]), Tokenizer.from_files(source.tokenizer, "here"), arch.vocab_size)
-    made, plan = list(canvases(arch, said.plan, said.pieces)), said.plan
+    plan = replace(said.plan, short=())
+    made = list(canvases(arch, plan, said.pieces))
     mask, steps = arch.defaults.get("mask_token_id"), range(plan.count)
     noisy = [round(plan.canvas * (1 - i / (plan.count - 1))) for i in steps]
     for own, count in zip(made, noisy, strict=True):

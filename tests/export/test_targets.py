@@ -23,6 +23,7 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.session import plan_session
 from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
 from edgekit.targets import android_folder, ios, ios_folder
+from edgekit.targets.devices import devices
 from edgekit.targets.own_files import info
 from edgekit.targets.tier import Tier
 from edgekit.tools.versions import installed_version
@@ -172,6 +173,17 @@ def test_a_bundle_for_computers_says_how_it_is_run(tmp_path: Path, name: str) ->
     assert [tier["name"] for tier in facts["tiers"]] == [tier.name for tier in target.tiers]
     assert all(f"| {tier.name} |" in text for tier in target.tiers) and target.checked["native"] in text
     assert CliRunner().invoke(main, ["verify", str(folder)]).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["ios", "android"])
+def test_tiers_have_the_budgets_of_the_devices_that_plans_know(name: str) -> None:
+    tiers = {tier.name: tier.budget_bytes for tier in targets.get(name).tiers}
+    known = [device for device in devices().values() if device.target == name]
+    assert known
+    for device in known:
+        kind = next((word for word in ("iPhone", "iPad") if word in device.name), "phone")
+        budget = round(1e9 * device.figures["app_budget_gb"].value)
+        assert tiers[f"{device.figures['ram_gb'].value:.0f} GB {kind}"] == budget, device.id
 
 
 @pytest.mark.parametrize(

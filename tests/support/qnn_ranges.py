@@ -94,7 +94,7 @@ def compare(name: str) -> str:
         for plan, pieces in ((trained.plan, trained.pieces), (Plan(), None))
     ]
     said, beyond, count = wider(*ranges)
-    made = list(canvases(arch, Plan(COUNT), held_out.pieces))
+    made = list(canvases(arch, Plan(COUNT, short=()), held_out.pieces))
     model = quantized_reference(resolve(name), SCHEME, "qnn")
     expected = scores(arch, ReferenceDenoiser(model), made)
     cells = []

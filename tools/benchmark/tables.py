@@ -72,7 +72,7 @@ def _device(row: Row) -> str:
 
 
 def _engine(row: Row) -> str:
-    return ", ".join(filter(None, (row["engine"], row["provider"])))
+    return ", ".join(filter(None, (row["engine"], row.get("provider"))))
 
 
 def _memory(row: Row) -> str:

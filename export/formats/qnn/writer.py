@@ -15,7 +15,7 @@ import numpy as np
 from edgekit.export.calibrate.canvases import Plan, canvases
 from edgekit.export.calibrate.ranges import ProductRange, Told, collect
 from edgekit.export.calibrate.texts import Samples
-from edgekit.export.errors import QuantizationError
+from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import Stages
 from edgekit.export.formats.native import layout as by_core
 from edgekit.export.formats.native.writer import head_entry
@@ -38,12 +38,10 @@ from edgekit.runtime.engines.qnn.programs import SUFFIX
 
 #: Kinds of packages that run on the processor.
 ON_PROCESSOR = ("final",)
-
-
 #: Distributions that compile packages for chips.
 COMPILERS = ("onnxruntime", "onnxruntime-qnn")
-
-
+#: Positions of a pass.
+_WRONG_WITH_ONE_HEAD = 16
 _NOT_COMPILED = (
     "no chip was named: phones compile a package each time that they open it, which takes long; --soc "
     "sm8650,sm8750 or others have it compiled here"
@@ -66,10 +64,25 @@ class QnnFormat(PackagedFormat):
         self._socs, self._fitting = options.socs or (), MOST_LAYERS
         self._asked = None if options.packaging is None else options.packaging.layers_per_chunk
         super().__init__(row, architecture, scheme, options)
+        self._check_heads()
         if self._socs:
             check_compiler()
         self._converted, self._ranges = Conversions(), dict[str, ProductRange]()
         self._compiled: dict[str, list[str]] = {}
+
+    def _check_heads(self) -> None:
+        """Refuse layers that Qualcomm's libraries compute wrong without a word: the output product of
+        attention with one head, where a pass has 16 positions.
+        """
+        if not any(own.t == _WRONG_WITH_ONE_HEAD for own in self.lengths):
+            return
+        for i, layer in enumerate(self.architecture.layers):
+            (output,) = (spec for spec in layer.weights if spec.name == "self_attn.o_proj")
+            if output.shape[1] == layer.head_dim:
+                raise ExportError(
+                    f"layer {i} has one attention head: Qualcomm's libraries compute passes of "
+                    f"{_WRONG_WITH_ONE_HEAD} positions of it wrong; give other --lengths"
+                )
 
     def most_layers(self, sizes: Sequence[int]) -> int:
         """As many as can be compiled in the memory of this machine, where they are to be."""
@@ -132,9 +145,12 @@ class QnnFormat(PackagedFormat):
                 )
             if choice.bits == 4 and choice.group_size not in layout.GROUP_SIZES:
                 sizes = " or ".join(map(str, layout.GROUP_SIZES))
+                # Groups are smaller than was asked for where columns cannot be divided by that.
+                use = f"--group-size {layout.GROUP_SIZES[0]}"
+                if scheme.group_size in layout.GROUP_SIZES:
+                    use = f"--override '*{name.rpartition('.')[2]}=8'"
                 raise QuantizationError(
-                    f"{name}: has groups of {choice.group_size}; the NPU takes groups of {sizes}: use "
-                    f"--group-size {layout.GROUP_SIZES[0]}"
+                    f"{name}: has groups of {choice.group_size}; the NPU takes groups of {sizes}: use {use}"
                 )
         return choices
 
