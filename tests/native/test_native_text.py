@@ -482,11 +482,13 @@ def with_added(texts: Iterable[str], **options: bool) -> str:
     return changed(("added_tokens",), table)
 
 
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+
+
 def first_behind(*steps: dict[str, Any], normalizer: Any = None) -> str:
     """With something in front of the first word alone, behind steps that split."""
-    last = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
     table = json.loads(changed(("normalizer",), normalizer))
-    table["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, last]}
+    table["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, METASPACE]}
     return json.dumps(table)
 
 
@@ -570,6 +572,8 @@ def around(count: int) -> dict[str, Any]:
         ),
         (first_behind({"type": "Split", "pattern": {"String": "a"}, "behavior": "Removed"}),
          UnsupportedBundle, "'Metaspace first behind a Split Removed'"),
+        (first_behind(METASPACE, {"type": "Split", "pattern": {"String": "a"}, "behavior": "MergedWithNext"}),
+         UnsupportedBundle, "'Metaspace first behind another and a Split'"),
         (first_behind(normalizer={"type": "Prepend", "prepend": "a"}),
          UnsupportedBundle, "behind a normalizer that moves characters"),
         (first_behind(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""}),

@@ -74,10 +74,19 @@ void Splitter::add_metaspace(const Json &table) {
   step.first_only = name == "first";
   if (step.first_only) {
     marks_first_ = true;
+    bool inserted = false;  // a mark of another Metaspace, which the library takes for a beginning of the text too
+    std::string mark;
     for (const Step &each : steps_) {
-      if (!each.splits) continue;
+      if (!each.splits) {
+        inserted = inserted || !each.text.empty();
+        mark = each.text;
+        continue;
+      }
       splits_before_first_ = true;
       if (each.behavior == Behavior::removed) unknown_part(table, "pre_tokenizer", "Metaspace first behind a Split Removed");
+      // A Metaspace's own split leaves its mark with the word behind it.
+      const bool leaves = each.expression == nullptr && each.behavior == Behavior::with_next && each.text == mark;
+      if (inserted && !leaves) unknown_part(table, "pre_tokenizer", "Metaspace first behind another and a Split");
     }
   }
   const bool splits = flag(table, "split", true);
