@@ -23,9 +23,9 @@ _README = """\
 
 {bundles}
 
-Drag this folder into an Xcode project as a folder reference (or download it at run time), add edgekit's Swift
-package (*Add Package Dependencies*: the address of its repository, or a checkout in which
-`runtime/swift/build-xcframework.sh` has run on a Mac), and:
+Drag this folder into an Xcode project as a folder reference (or have `BundleFetch` bring it from a server
+of files at run time), add edgekit's Swift package (*Add Package Dependencies*: the address of its repository,
+or a checkout in which `runtime/swift/build-xcframework.sh` has run on a Mac), and:
 
 ```swift
 import EdgeKit

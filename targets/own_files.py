@@ -161,11 +161,14 @@ def answer_room(each: Sequence[dict[str, Any]]) -> tuple[int | None, str]:
     default one, 0 if they have none for any, and what a README says of it; None and an empty text where there
     is nothing to say.
     """
-    found = next((own["answer"] for own in each if "answer" in own), None)
+    found = next((own for own in each if "answer" in own), None)
     if found is None:
         return None, ""
-    most: int = found["new_tokens"]
-    return most, (_ROOM if most else NO_ROOM).format(**found)
+    most: int = found["answer"]["new_tokens"]
+    said = (_ROOM if most else NO_ROOM).format(**found["answer"])
+    if "path" in found:  # of several, which may have room for more
+        said = said.replace("Its programs", f"The programs of `{found['path']}`", 1)
+    return most, said
 
 
 def _tier_row(tier: dict[str, Any]) -> str:
