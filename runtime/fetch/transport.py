@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import os
 import socket
 import ssl
@@ -186,50 +187,97 @@ class _Pace:
         self._began, self._nbytes = time.monotonic(), 0
 
 
-class _InTime:
-    """A connection whose answer has to begin within its timeout, whatever it sends before that."""
+class _Watch:
+    """Shuts a connection that lets one wait for too long, whatever it sends meanwhile: Python's reading
+    of HTTP goes on for as long as something comes, be it no byte of a body.
+    """
 
+    def __init__(self, patience_s: float, find: Callable[[], socket.socket | None]) -> None:
+        self._patience_s, self.find = patience_s, find
+        self._until, self._is_late = math.inf, False
+        self._over = threading.Event()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def begin(self) -> None:
+        """From now on something is waited for."""
+        self._until = time.monotonic() + self._patience_s
+
+    def end(self, what: str) -> None:
+        """It is here, or will not come. Raises FetchFailed where it was too late."""
+        self._until = math.inf
+        if self._is_late:
+            raise FetchFailed(f"gave no {what} in {self._patience_s:.0f} seconds")
+
+    def close(self) -> None:
+        self._over.set()
+
+    def _look(self) -> None:
+        left_s = self._patience_s  # no wait that begins meanwhile is over before
+        while not self._over.wait(left_s):
+            left_s = min(self._until - time.monotonic(), self._patience_s)
+            if left_s > 0:
+                continue
+            if (found := self.find()) is None:  # it is still looked for
+                left_s = self._patience_s
+                continue
+            self._is_late = True
+            with suppress(OSError):
+                # That of the TCP connection: TLS's own would wait for the other side.
+                socket.socket.shutdown(found, socket.SHUT_RDWR)
+            return
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer whose bytes have to come in time."""
+
+    watch: _Watch | None = None
+
+    def read1(self, n: int = -1) -> bytes:
+        """As the class above. Raises FetchFailed too."""
+        assert self.watch is not None
+        self.watch.begin()
+        try:
+            return super().read1(n)
+        finally:
+            self.watch.end("bytes")
+
+    def close(self) -> None:
+        if self.watch is not None:
+            self.watch.close()
+        super().close()
+
+
+class _InTime:
+    """A connection whose answer has to begin within its timeout, and to go on so."""
+
+    response_class: type[http.client.HTTPResponse] = _Answer
     sock: socket.socket | None
     timeout: float | None
-    _is_late = False
 
     def request(self, *args: Any, **options: Any) -> None:
         """Raises FetchFailed where the connection is not there in time, OSError."""
-        self._late = threading.Timer(self._patience_s, self._shut)
-        self._late.daemon = True
-        self._late.start()
+        self._watch = _Watch(self.timeout or 0.0, lambda: self.sock)
+        self._watch.begin()
         try:
             super().request(*args, **options)  # type: ignore[misc]
         except BaseException:
-            self._late.cancel()
-            self._check()
+            self._watch.close()
+            self._watch.end("answer")
             raise
 
     def getresponse(self) -> http.client.HTTPResponse:
         """Raises FetchFailed where it has not begun, OSError."""
+        sock = self.sock
+        self._watch.find = lambda: sock  # the connection lets go of it
         try:
-            response: http.client.HTTPResponse = super().getresponse()  # type: ignore[misc]
-        except (OSError, http.client.HTTPException):
-            self._check()
+            response: _Answer = super().getresponse()  # type: ignore[misc]
+            self._watch.end("answer")
+        except BaseException:
+            self._watch.close()
+            self._watch.end("answer")
             raise
-        finally:
-            self._late.cancel()
+        response.watch = self._watch
         return response
-
-    @property
-    def _patience_s(self) -> float:
-        return self.timeout or 0.0
-
-    def _check(self) -> None:
-        if self._is_late:
-            raise FetchFailed(f"gave no answer in {self._patience_s:.0f} seconds")
-
-    def _shut(self) -> None:
-        self._is_late = True
-        if self.sock is not None:
-            with suppress(OSError):
-                # That of the TCP connection: TLS's own would wait for the other side.
-                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
 class _Http(_InTime, http.client.HTTPConnection):

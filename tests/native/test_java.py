@@ -24,7 +24,7 @@ from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
-from support.range_server import Fault, RangeServer
+from support.range_server import NOTHING_OF_USE, Fault, RangeServer
 from test_native_text import KINDS, of_bytes
 from test_packaging import TOOLS
 from tokenizers import Tokenizer
@@ -559,8 +559,13 @@ def test_an_unknown_certificate_is_refused(
 @pytest.mark.parametrize("name", ["edgekit.json", arriving.WEIGHTS])
 @pytest.mark.parametrize(
     "fault",
-    [Fault(promises=True), Fault(drips=True), Fault(redirect="{path}", endless=True, drips=True)],
-    ids=["promises", "drips", "drips elsewhere"],
+    [
+        Fault(drips=True),
+        Fault(redirect="{path}", endless=True, drips=True),
+        Fault(instead=(b"HTTP/1.1 302 \r\nLocation: /\r\nTransfer-Encoding: chunked\r\n\r\n1", b";a")),
+        *NOTHING_OF_USE.values(),
+    ],
+    ids=["drips", "drips elsewhere", "chunk elsewhere", *NOTHING_OF_USE],
 )
 def test_a_source_that_gives_nearly_nothing_is_left(
     java: Java, bundle: Path, tmp_path: Path, name: str, fault: Fault
@@ -568,10 +573,26 @@ def test_a_source_that_gives_nearly_nothing_is_left(
     with RangeServer(bundle) as slow, RangeServer(bundle) as good:
         slow.fault_of = lambda asked: fault if asked.path == name else None
         found = fetched(java, tmp_path / "bundle", "patience=0.02", slow.url, good.url)
-        assert any(re.search(r"gave (\d+ bytes|no answer) in 1 seconds", line) for line in found.trouble)
+        assert any(
+            re.search(r"gave (\d+ bytes|no bytes|no answer) in 1 seconds", line) for line in found.trouble
+        )
         assert arriving.contents(tmp_path / "bundle") == arriving.contents(bundle)
+        if name == arriving.WEIGHTS:  # of a source that has given something it takes a minute
+            return
         last, _ = fetch_lines(java, tmp_path / "alone", "patience=0.02", slow.url)
-    assert re.match(r"FETCH_FAILED .*gave (\d+ bytes|no answer) in 1 seconds", last), last
+    assert re.match(
+        r"FETCH_FAILED .*gave ((\d+ bytes|no bytes|no answer) in 1 seconds|nothing in time)", last
+    ), last
+
+
+def test_a_server_that_keeps_threads_waiting_is_given_no_more(
+    java: Java, bundle: Path, tmp_path: Path
+) -> None:
+    """Java's own reading of chunks cannot be ended while something comes."""
+    with RangeServer(bundle, fault_of=lambda asked: NOTHING_OF_USE["size of a chunk"]) as slow:
+        last, _ = fetch_lines(java, tmp_path / "bundle", "patience=0.02", slow.url)
+        assert len(slow.log) == 1
+    assert re.match("FETCH_FAILED .*gave nothing in time, and its answer has no end", last), last
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,20 @@ class Fault:
     coding: str | None = None  # Content-Encoding
     redirect: str | None = None  # to another address, "{path}" being what was asked for
     silent: bool = False  # the connection is closed before any answer
-    promises: bool = False  # it says 100 Continue again and again, and nothing else
+    instead: tuple[bytes, bytes] | None = None  # of an answer: the first, then the second again and again
     drips: bool = False  # a byte now and then
     endless: bool = False  # a body without end; with `redirect` of that answer, and with `drips` slowly
+
+
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+#: Answers that always give something, and none of it is of a file's bytes. By what they give.
+NOTHING_OF_USE = {
+    "promises": Fault(instead=(b"", b"HTTP/1.1 100 Continue\r\n\r\n")),
+    "status": Fault(instead=(b"HTTP/1.1 200 ", b"O")),
+    "headers": Fault(instead=(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n")),
+    "size of a chunk": Fault(instead=(_CHUNKED + b"4\r\nsome\r\n1", b";a")),
+    "trailers": Fault(instead=(_CHUNKED + b"4\r\nsome\r\n0\r\n", b"X: y\r\n")),
+}
 
 
 @dataclass
@@ -124,8 +135,9 @@ class _Answering(BaseHTTPRequestHandler):
         if fault.endless:
             self.head(asked, 200, {})
             return self.go_on(bytes(_PART))
-        if fault.promises:
-            return self.go_on(b"HTTP/1.1 100 Continue\r\n\r\n", 0.05)
+        if fault.instead is not None:
+            self.wfile.write(fault.instead[0])
+            return self.go_on(fault.instead[1], 0.05)
         file = owner.folder / asked.path
         if fault.status is not None or not file.is_file():
             return self.page(asked, fault.status or 404)

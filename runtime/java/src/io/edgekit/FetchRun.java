@@ -27,6 +27,8 @@ final class FetchRun {
   // Below what `this` guards.
   private final Map<FetchRequest, HttpCall> open = new HashMap<>();
   private int working;
+  /** Of `working`, by source: those that were left alone with a request of it. */
+  private final int[] alone;
   private long changes;
   private boolean ready;
   private boolean stopped;
@@ -37,6 +39,7 @@ final class FetchRun {
     this.fetch = fetch;
     names = options.sources().toArray(new String[0]);
     sources = options.sources().stream().map(HttpSource::new).toArray(HttpSource[]::new);
+    alone = new int[sources.length];
     connections = options.connections();
     trouble = options.trouble();
   }
@@ -47,7 +50,7 @@ final class FetchRun {
       while (goesOn(cancellation)) {
         FetchProgress progress = progress();
         if (progress != null) listener.accept(progress);
-        for (HttpCall call : calls()) call.endIfLate();
+        leaveLate();
       }
     } finally {
       stop(null);
@@ -130,7 +133,7 @@ final class FetchRun {
   private synchronized void awaitEnd() {
     boolean interrupted = false;
     long end = System.nanoTime() + END_MILLISECONDS * 1_000_000;
-    for (long left = END_MILLISECONDS; working > 0 && left > 0; left = (end - System.nanoTime()) / 1_000_000) {
+    for (long left = END_MILLISECONDS; working > Arrays.stream(alone).sum() && left > 0; left = (end - System.nanoTime()) / 1_000_000) {
       try {
         wait(left);
       } catch (InterruptedException error) {
@@ -140,8 +143,36 @@ final class FetchRun {
     if (interrupted) Thread.currentThread().interrupt();
   }
 
-  private synchronized List<HttpCall> calls() {
-    return new ArrayList<>(open.values());
+  /**
+   * Leaves threads alone that a server lets wait for too long: their requests are over, and others take their places. Java may read
+   * on for ever, whatever is done to the connection.
+   */
+  private void leaveLate() {
+    Map<FetchRequest, String> late = new HashMap<>();
+    synchronized (this) {
+      open.forEach((request, call) -> {
+        String why = call.endIfLate();
+        if (why != null) late.put(request, why);
+      });
+      for (FetchRequest request : late.keySet()) {
+        open.remove(request);
+        ++alone[request.source()];
+      }
+    }
+    try {
+      for (Map.Entry<FetchRequest, String> each : late.entrySet()) {
+        start();
+        over(each.getKey(), each.getValue());
+      }
+    } catch (Throwable error) {  // where the fetch was closed, it was stopped before
+      stop(error);
+    }
+  }
+
+  /** `why`: what went wrong; null: nothing. */
+  private void over(FetchRequest request, String why) {
+    if (why != null) trouble.accept(names[request.source()] + ": " + why);
+    fetch.end(request, why);
   }
 
   /** Of threads that still wait for a server, so that another run may have them. */
@@ -195,7 +226,7 @@ final class FetchRun {
         FetchStep step = fetch.next();
         switch (step.kind()) {
           case ASK:
-            send(step.request());
+            if (!send(step.request())) return;
             tellChange();
             break;
           case WAIT:
@@ -214,7 +245,8 @@ final class FetchRun {
     }
   }
 
-  private void send(FetchRequest request) throws InterruptedException {
+  /** False where the request was taken from this thread. */
+  private boolean send(FetchRequest request) throws InterruptedException {
     int source = request.source();
     HttpCall call = sources[source].call(request, new Answer(request));
     synchronized (this) {
@@ -223,21 +255,29 @@ final class FetchRun {
     String why = null;
     try {
       pause(request.waitMilliseconds());
+      if (leavesWaiting(source)) throw new IOException("gave nothing in time, and its answer has no end");
       if (!isStopped()) call.run();
     } catch (IOException error) {
       why = error.getMessage();
+    } catch (RuntimeException | Error error) {
+      if (!call.isLate()) throw error;  // else of Java's, where what it reads was ended below it
     }
     boolean ends;
     synchronized (this) {
-      if (open.remove(request) == null) return;  // it was given back
+      if (open.remove(request) == null) {
+        if (call.isLate()) --alone[source];
+        return false;
+      }
       ends = !stopped;
     }
-    if (!ends) {
-      fetch.giveBack(request);
-      return;
-    }
-    if (why != null) trouble.accept(names[source] + ": " + why);
-    fetch.end(request, why);
+    if (ends) over(request, why);
+    else fetch.giveBack(request);
+    return true;
+  }
+
+  /** Whether a thread that was left alone with it still is: what Java reads there costs memory, and no other is given to it. */
+  private synchronized boolean leavesWaiting(int source) {
+    return alone[source] > 0;
   }
 
   /** Gives what comes to the fetch. */

@@ -39,8 +39,9 @@ final class HttpCall {
   private final Taker taker;
   private final int patienceMilliseconds;
   private final int leastBytesPerSecond;
-  /** Whose answer has not begun; null: there is none. */
+  /** That something is waited for from, and what; null: nothing is. */
   private HttpURLConnection awaited;
+  private String what;
   private long began;
   private boolean late;
 
@@ -61,18 +62,24 @@ final class HttpCall {
     }
   }
 
-  /** Ends it where its answer has not begun in time, whatever the server sends before that. For any thread. */
-  void endIfLate() {
+  /**
+   * Ends it where it waits for too long, whatever the server sends meanwhile, and says why; null: it goes on. For any thread. The
+   * taker of one that is late is given nothing any more, but its `run` may go on.
+   */
+  String endIfLate() {
     HttpURLConnection ending;
+    String waited;
     synchronized (this) {
-      if (late || awaited == null || System.nanoTime() - began < patienceMilliseconds * 1_000_000L) return;
+      if (late || awaited == null || System.nanoTime() - began < patienceMilliseconds * 1_000_000L) return null;
       ending = awaited;
+      waited = what;
       late = true;
     }
     end(ending);
+    return "gave no " + waited + " in " + seconds(patienceMilliseconds);
   }
 
-  /** Ends it where its answer has not begun; else it ends with its next bytes. For any thread. */
+  /** Ends it where it waits; else it ends with its next bytes. For any thread. */
   void end() {
     HttpURLConnection ending;
     synchronized (this) {
@@ -81,20 +88,38 @@ final class HttpCall {
     if (ending != null) end(ending);
   }
 
-  /** By a thread of its own: it may have to wait for the one that reads. */
+  synchronized boolean isLate() {
+    return late;
+  }
+
+  /**
+   * By a thread of its own. Android closes the connection at once. Other Javas wait for the thread that reads, where an answer has
+   * begun, and that reads on for as long as anything comes: the frames of chunks, and no byte of the answer.
+   */
   private static void end(HttpURLConnection connection) {
-    Thread thread = new Thread(connection::disconnect, "edgekit-fetch-end");
+    Thread thread = new Thread(() -> disconnect(connection), "edgekit-fetch-end");
     thread.setDaemon(true);
     thread.start();
   }
 
-  private synchronized void await(HttpURLConnection connection) {
+  private static void disconnect(HttpURLConnection connection) {
+    try {
+      connection.disconnect();
+    } catch (RuntimeException error) {
+      // Java's own, where the one that reads ends it at the same time.
+    }
+  }
+
+  private synchronized void await(HttpURLConnection connection, String what) {
     awaited = connection;
+    this.what = what;
     began = System.nanoTime();
   }
 
-  private synchronized boolean isLate() {
-    return late;
+  /** What was waited for is here. Throws IOException where it was late. */
+  private synchronized void came() throws IOException {
+    awaited = null;
+    if (late) throw new IOException("late");
   }
 
   /** Where the answer leads; null: it was taken. */
@@ -102,8 +127,8 @@ final class HttpCall {
     HttpURLConnection connection = (HttpURLConnection) url.openConnection();
     boolean usable = false;  // for the next request to the same server
     boolean answered = false;
+    await(connection, "answer");
     try {
-      await(connection);
       connection.setInstanceFollowRedirects(false);
       connection.setUseCaches(false);
       connection.setConnectTimeout(patienceMilliseconds);
@@ -112,23 +137,24 @@ final class HttpCall {
       connection.setRequestProperty("User-Agent", "edgekit/" + Library.version());
       if (range != null) connection.setRequestProperty("Range", range);
       int status = connection.getResponseCode();
-      if (status < 0) throw isLate() ? new IOException() : new Useless("answered with something else than HTTP");
+      if (status < 0) throw new Useless("answered with something else than HTTP");
       answered = true;
       String location = connection.getHeaderField("Location");
       if (isRedirect(status) && location != null) {
         usable = ended(connection.getInputStream());
+        came();
         return HttpSource.redirected(url, location);
       }
       String coding = connection.getContentEncoding();
       if (status < 300 && coding != null && !coding.isEmpty() && !coding.equalsIgnoreCase("identity")) {
         throw new Useless("answered in the coding \"" + coding + "\", which was not asked for");
       }
-      await(null);
+      came();
       if (!taker.head(status, connection.getHeaderField("Content-Range"))) return null;
       InputStream in = connection.getInputStream();
       Pace pace = new Pace();
       byte[] part = new byte[PART_BYTES];
-      for (int count = in.read(part); count >= 0; count = in.read(part)) {
+      for (int count = next(connection, in, part); count >= 0; count = next(connection, in, part)) {
         pace.check(count);
         if (!taker.part(part, count)) return null;
       }
@@ -138,12 +164,18 @@ final class HttpCall {
     } catch (Useless error) {
       throw error;
     } catch (IOException error) {
-      if (isLate()) throw new Useless("gave no answer in " + seconds(patienceMilliseconds));
       throw new IOException((answered ? "the connection broke (" : "cannot be reached (") + reason(error) + ")", error);
     } finally {
-      await(null);
-      if (!usable) connection.disconnect();
+      await(null, null);
+      if (!usable) disconnect(connection);
     }
+  }
+
+  private int next(HttpURLConnection connection, InputStream in, byte[] part) throws IOException {
+    await(connection, "bytes");
+    int count = in.read(part);
+    came();
+    return count;
   }
 
   /** Ends what gives a byte now and then, so that another source may give the rest. */
