@@ -213,6 +213,7 @@ _BUDGET_EXCEEDED: Final = 12
 #: Error classes by status. Other statuses are faults of the library or of its caller: NativeCallFailed.
 _ERRORS: Final[Mapping[int, type[EdgekitError]]] = {
     1: errors.InvalidRequest,
+    3: errors.OutOfMemory,
     4: errors.OpenFailed,
     5: errors.ReadFailed,
     6: errors.TruncatedFile,

@@ -125,5 +125,9 @@ class BudgetExceeded(EdgekitError):
         self.needed_bytes = needed_bytes
 
 
+class OutOfMemory(EdgekitError):
+    """The operating system gave no memory, or no thread."""
+
+
 class Cancelled(EdgekitError):
     """A call under way was told to stop."""

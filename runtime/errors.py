@@ -31,6 +31,22 @@ class PromptTooLong(EdgekitError):
     """The prompt and the text to be generated do not fit the memory budget or the model."""
 
 
+class PassTooLong(PromptTooLong):
+    """A pass is longer than the programs of the bundle: `found` says so, and `fits` how many new tokens they
+    have room for behind the prompt, 0 if for none, None if that is not known. `asking` is how to ask for so
+    many, {0}.
+    """
+
+    def __init__(
+        self, found: str, fits: int | None, asking: str = "--max-new-tokens {0} (max_new_tokens={0})"
+    ) -> None:
+        fewer = "ask for fewer new tokens, "
+        if fits is not None:
+            fewer = f"use {asking.format(fits)}, " if fits else ""
+        super().__init__(f"{found}: {fewer}shorten the prompt, or export with longer --lengths")
+        self.found, self.fits = found, fits
+
+
 class GenerationEnded(EdgekitError):
     """The generation cannot go on: its model was closed, generates something else meanwhile, or is in use by
     another thread.

@@ -34,7 +34,7 @@ from edgekit.flashload.errors import (
 from edgekit.flashload.names import shown
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.errors import EncodedAgain, EngineUnavailable, PromptTooLong, UnsupportedBundle
+from edgekit.runtime.errors import EncodedAgain, EngineUnavailable, PassTooLong, UnsupportedBundle
 from edgekit.runtime.process import usable_cores
 from edgekit.runtime.prompt_text import check_said, check_spelled
 from edgekit.runtime.sampling import (
@@ -478,9 +478,10 @@ class Generator:
             new = self.options(settings, prompt).lengths
             assert new is not None, "they were asked for"
             short = self.shortfall(prompt, settings)
-            raise PromptTooLong(
+            raise PassTooLong(
                 f"{prompt} prompt tokens and {new.text} take passes of {lengths.canvas} "
-                f"positions after a prefix of {lengths.prefix}; {packages.most(short[1] if short else None)}"
+                f"positions after a prefix of {lengths.prefix}; {packages.most()}",
+                short[1] if short else None,
             )
 
     def shortfall(self, prompt: int, settings: Settings | None = None) -> tuple[int, int] | None:

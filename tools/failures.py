@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import click
 
-from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import EdgekitError, OutOfMemory, one_line
 from edgekit.flashload.names import nearest, shown
 from edgekit.tools.console import prose
 from edgekit.tools.interrupts import INTERRUPTED, said
@@ -20,6 +20,17 @@ from edgekit.tools.terminal_text import shortened, visible
 DEBUG = "edgekit.debug"
 #: Exit codes: a check that found damage; bad input, a missing file and the like; a bug.
 DAMAGED, REFUSED, BUG = 1, 2, 70
+
+#: What takes less memory, by the option that a command may have for it.
+_OF_MEMORY = {"--memory": "give a smaller --memory", "--threads": "fewer --threads"}
+#: Words by which others than Python and the core say that memory lacks: loaders of libraries, and PyTorch.
+_SIGNS_OF_MEMORY = (
+    "failed to map segment from shared object",
+    "cannot allocate memory",
+    "Cannot allocate memory",
+    "DefaultCPUAllocator: ",
+    "can't start new thread",
+)
 
 #: Characters of the line: messages quote what files hold.
 _LONGEST_LINE = 600
@@ -65,19 +76,41 @@ def failure(error: Exception) -> Failure:
         return Failure(_usage(error))
     if isinstance(error, click.ClickException):
         return Failure(error.format_message())
+    if isinstance(error, OutOfMemory):
+        options = " and ".join(_options_for_memory())
+        return Failure(f"{error}{f'; see {options}' if options else ''}")
     if isinstance(error, EdgekitError):
         return Failure(str(error))
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package in (extras := extras_by_package()):
             return Failure(f"this needs the package {package}: pip install 'edgekit[{extras[package]}]'")
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS_OF_MEMORY):
+        return Failure(_out_of_memory(error))
     if isinstance(error, OSError):
         where = "stdout" if error.filename is None and _is_of_stdout(error) else error.filename
         return Failure(f"{'' if where is None else f'{where}: '}{error.strerror or error}")
-    if isinstance(error, MemoryError):
-        return Failure("out of memory; close other programs or choose a smaller model or --memory")
     words = f"{type(error).__name__}: {error}".rstrip(": ")
     return Bug(f"{words} (--debug shows where)")
+
+
+def _out_of_memory(error: Exception) -> str:
+    """The line for memory that the system, or the loader of a library in words of its own, did not give."""
+    said = "" if isinstance(error, MemoryError) else f" ({one_line(error)})"
+    ways = ["close other programs", *_options_for_memory().values()]
+    return f"out of memory{said}; {', '.join(ways)} or choose a smaller model"
+
+
+def _options_for_memory() -> dict[str, str]:
+    """Those of `_OF_MEMORY` that the command which is running has."""
+    ctx = click.get_current_context(silent=True)
+    command = None if ctx is None else ctx.command
+    if ctx is not None and isinstance(command, click.Group) and ctx.invoked_subcommand:
+        command = command.get_command(ctx, ctx.invoked_subcommand)
+    if command is None or command.name == "plan":  # whose budget is that of another device
+        return {}
+    own = {name for p in command.params for name in p.opts}
+    return {name: way for name, way in _OF_MEMORY.items() if name in own}
 
 
 def extras_by_package() -> dict[str, str]:

@@ -158,19 +158,10 @@ class Packages:
         each = [{(f.t, f.p) for f in e.functions} for e in self.entries.values() if e.kind == "layers"]
         return sorted(set.intersection(*each)) if each else []
 
-    def most(self, new_tokens: int | None = None) -> str:
-        """Describe the longest of them, and what to do when they are too short: they take `new_tokens` behind
-        the prompt that is too long with more, 0 if none.
-        """
+    def most(self) -> str:
+        """Describe the longest of them."""
         most = ", ".join(f"{t} after {p}" if p else str(t) for t, p in self.lengths()[-1:])
-        fewer = "ask for fewer new tokens, "
-        if new_tokens is not None:
-            asked = f"use --max-new-tokens {new_tokens} (max_new_tokens={new_tokens}), "
-            fewer = asked if new_tokens else ""
-        return (
-            f"its programs take at most {most} positions: {fewer}shorten the prompt, or export with longer "
-            "--lengths"
-        )
+        return f"its programs take at most {most} positions"
 
 
 @dataclass(frozen=True)

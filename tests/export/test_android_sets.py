@@ -26,6 +26,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_set import Member
 from edgekit.runtime.bundle import Bundle, model_card
 from edgekit.runtime.bundle.choice import choose
+from edgekit.runtime.bundle.golden import GOLDEN_FILE, loads
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.tools.cli import main
 from edgekit.tools.suggestion import suggested_run
@@ -162,10 +163,30 @@ def test_inspect_shows_the_bundle_of_the_engine(several: Path) -> None:
     )
 
 
+def test_selftest_names_lengths_where_the_golden_passes_pass_them(
+    several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = loads((several / "qnn" / GOLDEN_FILE).read_bytes(), "golden")
+    passes = [replace(each, canvas=3 * each.canvas) for each in known.passes]
+    longer = replace(known, prompt=3 * known.prompt, passes=passes)
+    monkeypatch.setattr("edgekit.tools.golden.read", lambda bundle: longer)
+    result = edgekit("selftest", several, "--engine", "qnn", "--json")
+    most = max(len(each.canvas) for each in longer.passes)
+    assert result.exit_code == 2 and result.stderr.splitlines()[-1] == (
+        f"edgekit: error: {several / 'qnn'}: the golden passes take up to {most} positions, its programs "
+        "take at most 64 positions: export with longer --lengths"
+    )
+
+
 def test_what_a_command_suggests_has_room_in_the_programs(several: Path) -> None:
     too_long = edgekit("run", several / "qnn", "What is 23 + 45?", "--engine", "qnn")
     said = "take at most 64 positions: use --max-new-tokens 32 (max_new_tokens=32), shorten the prompt, or"
     assert too_long.exit_code == 2 and said in too_long.stderr
+    measured = edgekit("bench", several, "--engine", "qnn", "--no-probe")
+    said = (
+        "take at most 64 positions: use --new-tokens 32, shorten the prompt, or export with longer --lengths"
+    )
+    assert measured.exit_code == 2 and said in measured.stderr and "max" not in measured.stderr.split(said)[1]
     assert shlex.split(suggested_run(several / "qnn")) == [
         "edgekit", "run", str(several / "qnn"), "What is 23 + 45?", "--max-new-tokens", "32", "--watch",
     ]  # fmt: skip

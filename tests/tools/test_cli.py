@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 from support import sealing
 
 from edgekit.export.formats import FORMATS
+from edgekit.flashload.errors import OutOfMemory
 from edgekit.flashload.reader import FlashFile
 from edgekit.targets import TARGETS
 from edgekit.tools.cli import COMMANDS, main
@@ -143,6 +144,44 @@ def test_a_bug_is_one_line_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 70
     assert result.stderr == "edgekit: internal error: KeyError: 'layers' (--debug shows where)\n"
     assert "Traceback" in edgekit("inspect", tiny_bundle, "--debug").stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "out of memory; close other programs{} or choose a smaller model"),
+        (
+            ImportError("libx.so: failed to map segment from shared object"),
+            "out of memory (libx.so: failed to map segment from shared object); close other programs{} or "
+            "choose a smaller model",
+        ),
+    ],
+)
+def test_what_lacks_memory_names_the_options_that_the_command_has(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path
+) -> None:
+    def failing(*given: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr("edgekit.runtime.bundle.Bundle.open", failing)
+    monkeypatch.setattr("edgekit.targets.get", failing)
+    for words, ways in (
+        (["run", tiny_bundle, "a"], ", give a smaller --memory, fewer --threads"),
+        (["inspect", tiny_bundle], ", give a smaller --memory"),
+        (["export", tiny_bundle], ""),
+    ):
+        refused(edgekit(*words), f"edgekit: error: {said.format(ways)}")
+
+
+def test_a_system_that_starts_no_threads_has_options_named(
+    monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path
+) -> None:
+    def failing(*given: object, **named: object) -> None:
+        raise OutOfMemory("the system refuses to start 2 threads; use fewer")
+
+    monkeypatch.setattr("edgekit.runtime.bundle.Bundle.open", failing)
+    refused(edgekit("run", tiny_bundle, "a"), "threads; use fewer; see --memory and --threads")
+    refused(edgekit("inspect", tiny_bundle), "threads; use fewer; see --memory")
 
 
 @pytest.mark.parametrize(

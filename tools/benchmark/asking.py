@@ -18,7 +18,7 @@ from edgekit.tools.benchmark.asked import Asked, as_table, check_any
 from edgekit.tools.benchmark.question import Question
 from edgekit.tools.benchmark.recording import recording
 from edgekit.tools.benchmark.wanted import Wanted
-from edgekit.tools.benchmark.workload import settings_of
+from edgekit.tools.benchmark.workload import sampler_of, settings_of
 
 #: Rows of tables that a report keeps, of so many prompts as there is room for: who reads it refuses more
 #: than a million values.
@@ -146,4 +146,4 @@ class _Bundle:
         return list(encode(self._generator.tokenizer, question.prompt, None, False, None))
 
     def _sampler(self, ids: list[int]) -> CoreSampler:
-        return self._generator.sampler(ids, self._settings)
+        return sampler_of(self._generator, ids, self._settings)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from edgekit.runtime.bench import Bench
+from edgekit.runtime.errors import PassTooLong
 from edgekit.runtime.generation import Generator, Settings, longest
 from edgekit.runtime.sampling import CoreSampler, Done, drive
 from edgekit.runtime.sampling.errors import InvalidPrompt
@@ -40,6 +41,14 @@ def settings_of(case: Case, seed: int = 0) -> Settings:
     return Settings(case.new_tokens, case.settings.get("steps"), seed, others)
 
 
+def sampler_of(generator: Generator, prompt: list[int], settings: Settings) -> CoreSampler:
+    """See `Generator.sampler`; what is wrong with a length names the option of `bench`."""
+    try:
+        return generator.sampler(prompt, settings)
+    except PassTooLong as error:
+        raise PassTooLong(error.found, error.fits, "--new-tokens {0}") from error
+
+
 class Workload:
     """The generations of a case, as many at once as it says. Equal runs have equal prompts and seeds."""
 
@@ -65,7 +74,7 @@ class Workload:
     def samplers(self) -> list[CoreSampler]:
         """New ones, of a run."""
         return [
-            self._generator.sampler(prompt, settings)
+            sampler_of(self._generator, prompt, settings)
             for prompt, settings in zip(self._prompts, self._settings, strict=True)
         ]
 

@@ -6,6 +6,8 @@ import json
 import math
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ import click
 
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size
+from edgekit.runtime.errors import PromptTooLong
 from edgekit.tools.console import Steps, note, prose
 from edgekit.tools.failures import DAMAGED, Failure
 from edgekit.tools.help import Command
@@ -34,7 +37,8 @@ from edgekit.tools.stuck import ending_if_stuck
 from edgekit.tools.terminal_text import counted, visible
 
 if TYPE_CHECKING:
-    from edgekit.runtime.bundle.golden import Golden
+    from edgekit.runtime.bundle import Bundle
+    from edgekit.runtime.bundle.golden import Golden, Pass
     from edgekit.runtime.generation import Generator
 
 _VERSION = 1
@@ -85,9 +89,9 @@ def command(
     where the engine was compared with the reference. Scores are compared in decibels, the variance of the
     golden ones over the mean square of the differences: of unrelated ones there are about 0, from 10 on
     another precision explains the rest, and 60 are a thousandth of the values. The engine is that of the
-    target which the bundle was exported for, on a GPU where the target has one. The report is one JSON file:
-    what was compared, seconds a pass, memory, the machine and the versions; no name of a user, host or
-    folder.
+    target which the bundle was exported for, on a GPU where the target has one. The report is one JSON file,
+    which takes the place of an earlier one: what was compared, seconds a pass, memory, the machine and the
+    versions; no name of a user, host or folder.
 
     The exit code is 1 where results differ by more than another precision would explain, else 0.
     """
@@ -172,10 +176,11 @@ def _run(generator: Generator, count: int, known: Golden | None) -> tuple[Golden
     started = time.perf_counter()
     prompt = golden.prompt(generator) if known is None else known.prompt
     wanted = golden.inputs(bundle, prompt) if known is None else known.passes
-    tokens = golden.tokens(generator.generate(prompt, golden.settings(bundle)))
-    answered = time.perf_counter() - started
-    session = generator.session
-    found = Golden(golden.passes(wanted, session), prompt, tokens)
+    with _golden_passes(bundle, wanted):
+        tokens = golden.tokens(generator.generate(prompt, golden.settings(bundle)))
+        answered = time.perf_counter() - started
+        session = generator.session
+        found = Golden(golden.passes(wanted, session), prompt, tokens)
     canvas = np.array(wanted[0].canvas)
     before, seconds = session.counters(), list[float]()
     for _ in range(count):
@@ -190,6 +195,23 @@ def _run(generator: Generator, count: int, known: Golden | None) -> tuple[Golden
         "bytes_read_per_pass": read // count,
         "opening_and_answer_seconds": answered,
     }
+
+
+@contextmanager
+def _golden_passes(bundle: Bundle, wanted: list[Pass]) -> Iterator[None]:
+    """Inside the block, passes that are longer than programs are said to be the golden ones, which nobody can
+    shorten.
+    """
+    try:
+        yield
+    except PromptTooLong as error:
+        if bundle.packages is None:
+            raise
+        longest = max(len(each.prefix) + len(each.canvas) for each in wanted)
+        raise PromptTooLong(
+            f"{bundle.path}: the golden passes take up to {longest} positions, {bundle.packages.most()}: "
+            "export with longer --lengths"
+        ) from error
 
 
 def _report(

@@ -22,7 +22,8 @@ class JobThreads {
       for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error &) {
       stop();
-      fail(EK_OUT_OF_MEMORY, "the system refuses to start ", threads, " reader threads; use fewer");
+      fail(EK_OUT_OF_MEMORY, "the system refuses to start ", threads,
+           " reader threads; use fewer, or raise the limits of memory and threads");
     }
   }
 

@@ -33,7 +33,8 @@ ThreadPool::ThreadPool(int threads) : size_(threads) {
     }
     wake_.notify_all();
     for (std::thread &thread : threads_) thread.join();
-    fail(EK_OUT_OF_MEMORY, "the system refuses to start ", threads, " threads; use fewer");
+    fail(EK_OUT_OF_MEMORY, "the system refuses to start ", threads,
+         " threads; use fewer, or raise the limits of memory and threads");
   }
 }
 
