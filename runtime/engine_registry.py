@@ -25,7 +25,8 @@ class EngineRow:
     `by_name`: it runs machine code of the bundle's, so it is used where it is asked for by name alone.
     `machines` are those, as `platform.machine` names them, that it is made for; it emulates them elsewhere,
     where of several bundles of a model others are taken first. `systems` are those, as `platform.system`
-    names them, that it can be had for. Empty: it is made for all.
+    names them, that it can be had for. Empty: it is made for all. `target` is one of `edgekit export` that
+    has its format, where the default one has not.
     """
 
     name: str
@@ -42,6 +43,7 @@ class EngineRow:
     by_name: bool = False
     machines: tuple[str, ...] = ()
     systems: tuple[str, ...] = ()
+    target: str = ""
 
     @property
     def packaged(self) -> bool:
@@ -147,6 +149,7 @@ OWN = (
         needs="mlx.core",
         extra="mlx",
         systems=("Darwin", "Linux"),
+        target="mac",
     ),
     EngineRow(
         "coreml",
@@ -158,6 +161,7 @@ OWN = (
         extra="coreml",
         probe=_COREML,
         systems=("Darwin",),
+        target="ios",
     ),
     EngineRow(
         "coreai",
@@ -169,6 +173,7 @@ OWN = (
         extra="coreai",
         probe=_COREAI,
         systems=("Darwin", "Linux"),
+        target="ios",
     ),
     EngineRow(
         "qnn",
@@ -180,6 +185,7 @@ OWN = (
         needs="onnxruntime_qnn",
         extra="qnn",
         machines=("aarch64", "arm64", "ARM64"),
+        target="android",
     ),
 )
 ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})
@@ -206,3 +212,10 @@ def _installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ImportError:
         return False
+
+
+def exporting(program_format: str) -> str:
+    """The options of `edgekit export` that write a format. Raises as `running` does."""
+    row = running(program_format)
+    target = f"--target {row.target} " if row is not None and row.target else ""
+    return f"{target}--format {program_format}"

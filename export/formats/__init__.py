@@ -21,7 +21,7 @@ from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
 from edgekit.flashload.registry import Registry, resolve
 from edgekit.runtime.bundle.packages import layout_of
-from edgekit.runtime.engines.qnn.socs import SOCS
+from edgekit.runtime.engines.qnn.socs import SOCS, WITHOUT_FLOATS
 
 if TYPE_CHECKING:
     from edgekit.export.formats.base import Format
@@ -33,6 +33,7 @@ Writer = Callable[["Architecture", "Scheme", FormatOptions], "Format"]
 
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
 _BY_NVRTC = {"lacking": "edgekit.export.formats.tvm.nvrtc:lacking", "extra": "export-tvm-cuda"}
+_LACKS_FLOATS = "its NPU has no floats, which norms take; --format native runs on its processor"
 ROWS = (
     FormatRow(
         "native",
@@ -119,6 +120,7 @@ ROWS = (
         activations=("int16",),
         packages=True,
         socs={name: soc.title for name, soc in SOCS.items()},
+        refused_socs=dict.fromkeys(WITHOUT_FLOATS, _LACKS_FLOATS),
         calibrates=True,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from edgekit.export.errors import ExportError
@@ -44,8 +44,8 @@ class FormatRow:
     `device_advice`, by a part of the name, what is said of some that there are not; `packages` tells that
     weights are in packages, and that `Packaging` cuts them; `versions` are those of iOS that may be asked for
     then, the first by default, with the macOS of the same year. `socs` are chips by name that packages can be
-    compiled for, with what each is sold as. `calibrates` tells that the model runs on texts before it is
-    written.
+    compiled for, with what each is sold as, `refused_socs` others, with why not. `calibrates` tells that the model
+    runs on texts before it is written.
     """
 
     name: str
@@ -63,6 +63,7 @@ class FormatRow:
     packages: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     socs: Mapping[str, str] = field(default_factory=dict)
+    refused_socs: Mapping[str, str] = field(default_factory=dict)
     calibrates: bool = False
 
     @property
@@ -127,7 +128,7 @@ class FormatRow:
             raise ExportError(f"format {self.name} takes no ranges of activations; leave --calibrate out")
         for soc in options.socs or ():
             if soc not in self.socs:
-                raise ExportError(unknown("chip", soc, self.socs, of=f"format {self.name}"))
+                raise ExportError(unknown_chip(soc, [self], of=f"format {self.name}"))
         for what, given, known in (
             ("precision", options.precision, self.precisions),
             ("activations", options.activations, self.activations),
@@ -146,6 +147,15 @@ class FormatRow:
         if self.systems is not None and here not in self.systems.machines and module != "torch":
             return f"needs the package {module}, which there is for {self.systems.named} only"
         return f"needs the package {module}: pip install '{self._install(extra)}'"
+
+
+def unknown_chip(name: str, rows: Iterable[FormatRow], of: str = "") -> str:
+    """What is said of a chip that none of the formats compiles for; see `unknown` for `of`."""
+    rows = list(rows)
+    for row in rows:
+        if (why := row.refused_socs.get(name.lower())) is not None:
+            return f"chip {shown(name)} is not supported: {why}"
+    return unknown("chip", name, [soc for row in rows for soc in row.socs], of=of)
 
 
 def shared_out(rows: Sequence[FormatRow], options: FormatOptions) -> tuple[list[FormatOptions], list[str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
 from edgekit.flashload import bundle_set
+from edgekit.flashload.errors import BundleError
 from edgekit.flashload.names import unknown
-from edgekit.runtime.engine_registry import ENGINES
+from edgekit.runtime.engine_registry import ENGINES, exporting
 from edgekit.runtime.errors import UnsupportedBundle
 
 
@@ -24,10 +26,20 @@ def check_written_for(written: str, engine: str | None, path: str | Path) -> Non
     that names no format is refused by who reads its sections.
     """
     if engine is not None and written and format_of(engine) != written:
-        raise UnsupportedBundle(
-            f"{path}: was exported for the {written} engine, not {engine}; "
-            f"export it with --format {format_of(engine)}"
-        )
+        beside = _beside(path, format_of(engine))
+        way = f"export it with {exporting(format_of(engine))}" if beside is None else f"take {beside}"
+        raise UnsupportedBundle(f"{path}: was exported for the {written} engine, not {engine}; {way}")
+
+
+def _beside(path: str | Path, program_format: str) -> Path | None:
+    """The bundle of a format in the set that the one at `path` lies in, if there is one."""
+    own = Path(os.path.abspath(path))
+    named = Path(path).parent if own.name == Path(path).name else own.parent  # not of "."
+    try:
+        members = bundle_set.load(own.parent).members if bundle_set.is_set(own.parent) else ()
+    except BundleError:  # nothing is known of the others
+        return None
+    return next((named / member.path for member in members if member.format == program_format), None)
 
 
 def format_of(engine: str) -> str:
@@ -49,7 +61,13 @@ def choose(path: str | Path, engine: str | None = None, *, listed: bool = False)
     if not bundle_set.is_set(path):
         return path
     if engine is not None:  # on any system: who insists may know better
-        return bundle_set.choose(path, [format_of(engine)], listed=listed)
+        form = format_of(engine)
+        try:
+            return bundle_set.choose(path, [form], listed=listed)
+        except UnsupportedBundle as error:
+            # The core knows formats, not which targets have them.
+            said = str(error).removesuffix(f"--format {form}")
+            raise UnsupportedBundle(said + exporting(form) if said != str(error) else said) from None
     return bundle_set.choose(path, formats_here(), system_here(), listed=listed)
 
 

@@ -11,7 +11,7 @@ from inspect import signature
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown, supported, unknown
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engine_registry import ENGINES, running
+from edgekit.runtime.engine_registry import ENGINES, exporting, running
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.coreai import version as coreai_version
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
@@ -128,7 +128,7 @@ def _check_format(given: object, name: str, bundle: Bundle) -> None:
         raise InvalidRequest(f"{name}.format: {unknown('format', wanted, known)}; None is for any")
     raise UnsupportedBundle(
         f"{bundle.path}: {name} runs {wanted} bundles, this one is {written}; export it with "
-        f"--format {wanted}"
+        f"{exporting(wanted)}"
     )
 
 

@@ -19,6 +19,7 @@ from edgekit import targets
 from edgekit.export.formats import FORMATS
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import BundleSet, Member
+from edgekit.runtime import engine_registry
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.session import plan_session
 from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
@@ -259,3 +260,9 @@ def test_other_bundles_of_machine_code_say_how_they_are_run(
         words = shlex.split(lines[0].replace("hf:OWNER/NAME", str(folder)))
         ran = CliRunner().invoke(main, [*words, "--steps", "1", "--max-new-tokens", "4", "--json"])
         assert ran.exit_code == 0, ran.output
+
+
+def test_rows_of_engines_name_a_target_where_the_default_one_lacks_their_format() -> None:
+    for row in engine_registry.OWN:
+        assert bool(row.target) == (row.format not in targets.get("host").formats)
+        assert not row.target or row.format in targets.get(row.target).formats

@@ -652,18 +652,44 @@ def test_a_bundle_for_another_engine_is_refused(gemma: edgekit.Model) -> None:
         edgekit.load(gemma.path, engine="onnx")
 
 
-@pytest.mark.parametrize(("engine", "form"), [("torch", "native"), ("tvm", "tvm")])
+@pytest.mark.parametrize(
+    ("engine", "form", "target"),
+    [
+        ("torch", "native", ""),
+        ("tvm", "tvm", ""),
+        ("mlx", "mlx", "--target mac "),
+        ("qnn", "qnn", "--target android "),
+    ],
+)
 def test_the_format_of_the_engine_is_named_for_a_bundle_of_another(
-    tmp_path: Path, engine: str, form: str
+    tmp_path: Path, engine: str, form: str, target: str
 ) -> None:
-    said = f"some: was exported for the onnx engine, not {engine}; export it with --format {form}$"
+    way = f"export it with {target}--format {form}$"
+    said = f"some: was exported for the onnx engine, not {engine}; {way}"
     with pytest.raises(edgekit.UnsupportedBundle, match=said):
         choice.check_written_for("onnx", engine, "some")
     bundle_set.save(BundleSet((Member("a", "coreml", {}),)), tmp_path)
-    with pytest.raises(
-        edgekit.UnsupportedBundle, match=f"has bundles for 'coreml', not for {form}; .* --format {form}$"
-    ):
+    with pytest.raises(edgekit.UnsupportedBundle, match=f"has bundles for 'coreml', not for {form}; {way}"):
         choice.choose(tmp_path, engine)
+
+
+def test_the_bundle_of_the_engine_is_named_beside_another_of_its_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle_set.save(BundleSet((Member("a", "onnx", {}), Member("b", "mlx", {}))), tmp_path)
+    (tmp_path / "a").mkdir()
+    for given, found in ((tmp_path / "a", tmp_path / "b"), (Path("a"), Path("b")), (Path("a/."), Path("b"))):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(edgekit.UnsupportedBundle, match=f"onnx engine, not mlx; take {found}$"):
+            choice.check_written_for("onnx", "mlx", given)
+    monkeypatch.chdir(tmp_path / "a")
+    with pytest.raises(edgekit.UnsupportedBundle, match=f"take {tmp_path / 'b'}$"):
+        choice.check_written_for("onnx", "mlx", ".")
+    with pytest.raises(edgekit.UnsupportedBundle, match="export it with --format native$"):
+        choice.check_written_for("onnx", "native", tmp_path / "a")
+    (tmp_path / "bundles.json").write_text("{")
+    with pytest.raises(edgekit.UnsupportedBundle, match="export it with --target mac --format mlx$"):
+        choice.check_written_for("onnx", "mlx", tmp_path / "a")
 
 
 def test_an_engine_that_is_not_there_is_noticed_at_once(gemma: edgekit.Model, monkeypatch: Any) -> None:

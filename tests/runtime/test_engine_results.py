@@ -310,7 +310,7 @@ class NoMethod(Engine):
         (NoArguments, InvalidRequest, "NoArguments cannot be called with a bundle; give it __init__"),
         (NoArguments(), InvalidRequest, "pass its class, or a function that makes one of a bundle"),
         (lambda bundle: "text", InvalidRequest, "made 'text'; an engine derives from"),
-        (Mlx, UnsupportedBundle, "Mlx runs mlx bundles, this one is onnx; export it with --format mlx"),
+        (Mlx, UnsupportedBundle, "runs mlx bundles, this one is onnx; .* --target mac --format mlx"),
         (Unknown, InvalidRequest, "Unknown.format: unknown format 'onx'; did you mean onnx.*"),
         (NoMethod, InvalidRequest, "NoMethod.layers is 3; make it a method"),
         (7, InvalidRequest, "the engine is 7; pass its class"),

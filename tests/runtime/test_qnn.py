@@ -506,6 +506,9 @@ def test_names_of_chips() -> None:
     run = CliRunner().invoke
     done = run(main, ["export", "tiny-llada", "--target", "android", "--soc", "sm8651"])
     assert "unknown chip 'sm8651' for format qnn; did you mean sm8650?" in done.output
+    done = run(main, ["export", "tiny-llada", "--target", "android", "--soc", "SM8635"])
+    assert "chip 'SM8635' is not supported: its NPU has no floats" in done.output
+    assert "did you mean" not in done.output
     done = run(main, ["export", "tiny-llada", "--soc", "sm8650"])
     assert "format native compiles for no chips; leave --soc out" in done.output
 

@@ -176,6 +176,7 @@ def test_an_export_begins_as_its_folder_asks_for(tmp_path: Path) -> None:
         ('model = "tiny-gemma"\nengine = "warp"', "engine: unknown engine 'warp'"),
         ('model = "tiny-gemma"\nlengths = "a"', "lengths"),
         ('model = "tiny-gemma"\nsoc = "sm8650,sm9999"', "soc: unknown chip 'sm9999'"),
+        ('model = "tiny-gemma"\nsoc = "sm7550"', "soc: chip 'sm7550' is not supported: its NPU"),
         ('model = "tiny-gemma"\noverride = "x"', "override"),
         ('model = "tiny-gema"', "model: tiny-gema: no such directory"),
         ('model = "tiny-gemma"\n[procedure.a]\nstps = 4', "procedure.a.stps: stps is not a sampling option"),

@@ -114,11 +114,12 @@ def _check_lengths(text: str) -> None:
 def _check_socs(text: str) -> None:
     from edgekit.export.formats import FORMATS
     from edgekit.export.formats.options import parse_names
+    from edgekit.export.formats.row import unknown_chip
 
-    known = [name for row in FORMATS.working() for name in row.socs]
+    rows = list(FORMATS.working())
     for name in parse_names(text):
-        if name not in known:
-            raise click.UsageError(unknown("chip", name, known))
+        if not any(name in row.socs for row in rows):
+            raise click.UsageError(unknown_chip(name, rows))
 
 
 def _check_override(text: str) -> None:

@@ -15,8 +15,7 @@ class Soc:
 
 
 #: Qualcomm's library calls these numbers by these names (`tests/support/qnn_chips.py`), and a binary says its
-#: number. No device has run one. For sm7550, sm7675, sm8635 and sm8735, which the library knows too, its
-#: compiler takes no norms in floats.
+#: number. No device has run one.
 SOCS: Mapping[str, Soc] = {
     "sm8450": Soc(36, "Snapdragon 8 Gen 1"),
     "sm8475": Soc(42, "Snapdragon 8+ Gen 1"),
@@ -25,6 +24,8 @@ SOCS: Mapping[str, Soc] = {
     "sm8750": Soc(69, "Snapdragon 8 Elite"),
     "sm8850": Soc(87, "Snapdragon 8 Elite Gen 5"),
 }
+#: Chips that the library knows too, whose NPU lacks floats: its compiler refuses the norms.
+WITHOUT_FLOATS = ("sm7550", "sm7675", "sm8635", "sm8735")
 #: The chip whose NPU is emulated where there is none. Without one the emulation's floats are those of an NPU
 #: that lacks most of the operators.
 EMULATED = "sm8650"
