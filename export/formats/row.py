@@ -44,8 +44,8 @@ class FormatRow:
     `device_advice`, by a part of the name, what is said of some that there are not; `packages` tells that
     weights are in packages, and that `Packaging` cuts them; `versions` are those of iOS that may be asked for
     then, the first by default, with the macOS of the same year. `socs` are chips by name that packages can be
-    compiled for, with what each is sold as, `refused_socs` others, with why not. `calibrates` tells that the model
-    runs on texts before it is written.
+    compiled for, with what each is sold as, `refused_socs` others, with why not. `calibrates` tells that the
+    model runs on texts before it is written.
     """
 
     name: str
@@ -108,11 +108,12 @@ class FormatRow:
         Raises:
             ExportError: which option.
         """
-        if options.packaging is not None and not self.offers("packaging"):
-            raise ExportError(
-                f"format {self.name} has no packages, so no lengths, chunks or minimum OS to choose; "
-                "leave them out"
-            )
+        if options.packaging is not None:
+            check_minimum_os(options.packaging.minimum_os, [self], f"format {self.name}")
+            if not self.offers("packaging"):
+                raise ExportError(
+                    f"format {self.name} has no packages, so no lengths or chunks to choose; leave them out"
+                )
         if options.activations is not None and not self.offers("activations"):
             raise ExportError(
                 f"format {self.name} has no activations to choose, they are its engine's; leave "
@@ -147,6 +148,22 @@ class FormatRow:
         if self.systems is not None and here not in self.systems.machines and module != "torch":
             return f"needs the package {module}, which there is for {self.systems.named} only"
         return f"needs the package {module}: pip install '{self._install(extra)}'"
+
+
+def check_minimum_os(wanted: str | None, rows: Iterable[FormatRow], what: str) -> None:
+    """Refuse a version of iOS that none of the formats, which are those of `what`, is for.
+
+    Raises:
+        ExportError: what they are for.
+    """
+    rows = list(rows)
+    if wanted is None or any(wanted in row.versions for row in rows):
+        return
+    known = [f"{version} ({row.name})" for row in rows for version in row.versions]
+    if not known:
+        raise ExportError(f"{what} is for no version of iOS; leave --min-os out")
+    ways = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+    raise ExportError(f"--min-os {shown(wanted)} is no iOS that {what} is for; give {ways}")
 
 
 def unknown_chip(name: str, rows: Iterable[FormatRow], of: str = "") -> str:

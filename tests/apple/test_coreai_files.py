@@ -284,7 +284,7 @@ def test_a_node_without_a_form_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_versions_and_precisions_that_there_are_not(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llada", n_layers=1)
-    with pytest.raises(ExportError, match="format coreai is not for iOS 18; it is for 27"):
+    with pytest.raises(ExportError, match="--min-os '18' is no iOS that format coreai is for; give 27"):
         fitted("coreai", tmp_path, Scheme(), None, Packaging(minimum_os="18"))
     with pytest.raises(ExportError, match="unknown precision 'float64' for format coreai"):
         fitted("coreai", tmp_path, Scheme(), "float64", Packaging())
@@ -312,7 +312,7 @@ def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) ->
     programs = manifests.load(tmp_path / "b").programs
     assert programs["format"] == "coreai" and programs["minimum_os"] == {"ios": "27", "macos": "27"}
     result = CliRunner().invoke(main, [*arguments, "--overwrite", "--min-os", "28"])
-    assert result.exit_code == 2 and "format coreai is not for iOS 28; it is for 27" in result.output
+    assert result.exit_code == 2 and "that target ios is for; give 18 (coreml)," in result.output
 
 
 def test_another_version_of_core_ai_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

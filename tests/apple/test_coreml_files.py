@@ -198,7 +198,22 @@ def test_a_chunk_too_large_says_what_to_change(tmp_path: Path, monkeypatch: pyte
     ("arguments", "message"),
     [
         (["--target", "ios", "--precision", "bfloat16"], "unknown precision 'bfloat16' for format coreml"),
-        (["--target", "ios", "--min-os", "17"], "not for iOS 17; it is for 18 and 26"),
+        (
+            ["--target", "ios", "--min-os", "17"],
+            "'17' is no iOS that target ios is for; give 18 (coreml), 26 (coreml) or 27 (coreai)",
+        ),
+        (
+            ["--target", "ios", "--min-os", "iOS18"],
+            "--min-os 'iOS18' is no iOS that target ios is for",
+        ),
+        (
+            ["--target", "ios", "--format", "coreml", "--min-os", "27"],
+            "--min-os '27' is no iOS that format coreml is for; give 18 (coreml) or 26 (coreml)",
+        ),
+        (
+            ["--target", "android", "--min-os", "27", "--lengths", "64"],
+            "target android is for no version of iOS; leave --min-os out",
+        ),
         (["--target", "ios", "--lengths", "8,x"], "lengths '8,x' are not numbers"),
         (["--target", "ios", "--lengths", "0"], "--lengths 0: 0 positions are not possible; give 1 or more"),
         (["--target", "ios", "--max-positions", "100000"], "the model was made for at most 512"),

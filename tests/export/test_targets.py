@@ -13,6 +13,7 @@ import pytest
 import tree_sitter
 import tree_sitter_swift
 import yaml
+from support import sealing
 from support.bundles import make_bundle
 
 from edgekit import targets
@@ -27,6 +28,7 @@ from edgekit.targets import android_folder, ios, ios_folder
 from edgekit.targets.devices import devices
 from edgekit.targets.own_files import info
 from edgekit.targets.tier import Tier
+from edgekit.tools.suggestion import next_step
 from edgekit.tools.versions import installed_version
 
 
@@ -266,3 +268,28 @@ def test_rows_of_engines_name_a_target_where_the_default_one_lacks_their_format(
     for row in engine_registry.OWN:
         assert bool(row.target) == (row.format not in targets.get("host").formats)
         assert not row.target or row.format in targets.get(row.target).formats
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"provenance": {"target": "ios"}}, "edgekit verify x; its README.md says how an app uses it"),
+        ({"programs": {"format": "coreml"}}, "edgekit verify x; no engine here runs it"),
+        ({"programs": {"format": "crate"}}, "edgekit verify x; no engine here runs it"),
+        (
+            {"programs": {"format": "tvm", "device": "ios", "library": "programs.tar"}},
+            "edgekit verify x; programs.tar holds objects for an application's linker, and edgekit runs no "
+            "linked ones yet: --format native is what runs there",
+        ),
+        ({"provenance": {"target": "rtx"}}, "edgekit run x 'Why is the sky blue?' --engine torch --watch"),
+        ({}, "edgekit run x 'Why is the sky blue?' --watch"),
+    ],
+)
+def test_what_comes_next_is_what_can_be_done_here(
+    changes: dict[str, Any], said: str, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    shutil.copytree(bundle, "x")
+    sealing.edit(Path("x"), lambda table: table.update(changes))
+    assert next_step(Path("x")) == said

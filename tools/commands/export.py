@@ -16,11 +16,9 @@ from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.formats import FORMATS, FormatRow
 from edgekit.export.formats.options import FormatOptions, Packaging, parse_lengths, parse_names
-from edgekit.export.formats.row import shared_out
+from edgekit.export.formats.row import check_minimum_os, shared_out
 from edgekit.export.presets import ADAPTER_MODES
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bundle.compiled import Device
-from edgekit.runtime.engine_registry import running
 from edgekit.tools.completion import (
     activation_names,
     device_names,
@@ -38,7 +36,7 @@ from edgekit.tools.failures import Interrupted
 from edgekit.tools.folder_name import folder_name, model_name
 from edgekit.tools.help import Command, Listing, Rare, RareListing
 from edgekit.tools.options import Count, Folder, debug_option, json_option
-from edgekit.tools.suggestion import suggested_run
+from edgekit.tools.suggestion import next_step
 from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
@@ -257,6 +255,8 @@ def command(
     """
     chosen = targets.get(target)
     names = chosen.formats_for(format_, min_os)
+    if min_os is not None and format_ is None:  # a version that no format has does not say which is meant
+        check_minimum_os(min_os, map(formats.get, chosen.formats), f"target {target}")
     # Before PyTorch is loaded, which takes seconds.
     cut = (None if lengths is None else parse_lengths(lengths), max_positions, layers_per_chunk, min_os)
     wanted = FormatOptions(
@@ -339,7 +339,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
-        _show(folder, results, name, chosen, time.monotonic() - started)
+        _show(folder, results, time.monotonic() - started)
 
 
 def _goes_on(folder: Path, resume: bool, overwrite: bool) -> str:
@@ -375,9 +375,7 @@ def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[
     return {"bundle": str(folder), "bundles": each} if len(each) > 1 else each[0]
 
 
-def _show(
-    folder: Path, results: Sequence[ExportResult], name: str, target: targets.Target, seconds: float
-) -> None:
+def _show(folder: Path, results: Sequence[ExportResult], seconds: float) -> None:
     first = results[0]  # all have the same codes
     lines = grouped(dict.fromkeys(line for result in results for line in result.notes))
     for line in lines[:_MOST_NOTES]:
@@ -393,21 +391,7 @@ def _show(
         click.echo(visible(f"{result.path}  {sizes}"))
         if result.device is not None:
             click.echo(visible(f"programs for {result.device.label}"))
-    device = first.device or Device("")
-    if device.archive:
-        next_step = (
-            f"{command_line('verify', folder)}; {device.archive} holds objects for an application's linker, "
-            "and edgekit runs no linked ones yet: --format native is what runs there"
-        )
-    elif not any(running(result.format) for result in results):
-        next_step = f"{command_line('verify', folder)}; no engine here runs it"
-    elif target.name == "ios":
-        next_step = f"{command_line('verify', folder)}; its README.md says how an app uses it"
-    else:
-        engine = target.engines.get(first.format)
-        chosen = [] if engine is None else ["--engine", engine]
-        next_step = suggested_run(folder, name, *chosen)
-    click.echo(visible(f"next: {next_step}"))
+    click.echo(visible(f"next: {next_step(folder)}"))
 
 
 def show_quantization(quantization: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command
 from edgekit.tools.options import Count, Folder, debug_option, json_option, said_of_choice
-from edgekit.tools.suggestion import suggested_run
+from edgekit.tools.suggestion import next_step
 from edgekit.tools.terminal_text import counted, visible
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def command(
         parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
         said = f"{size(done.nbytes)}, every checksum is right: {', '.join(parts)}"
     click.echo(visible(f"{folder}: {said}"))
-    note(f"next: {suggested_run(folder)}")
+    note(f"next: {next_step(folder)}")
 
 
 def _formats() -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.errors import QuantizationError
 from edgekit.export.formats import floats
 from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.formats.native.lowering import lower
@@ -66,9 +66,6 @@ class PackagedFormat(Format):
     ) -> None:
         super().__init__(row, architecture, scheme, options)
         packaging = options.packaging or Packaging()
-        if packaging.minimum_os is not None and packaging.minimum_os not in self.row.versions:
-            known = f"it is for {' and '.join(row.versions)}" if row.versions else "leave --min-os out"
-            raise ExportError(f"format {row.name} is not for iOS {packaging.minimum_os}; {known}")
         self._ios = packaging.minimum_os or next(iter(self.row.versions), "")
         self.lengths = choose_lengths(architecture, packaging)
         self.packages: Sequence[PackagePlan] = self._cut(packaging)
