@@ -24,7 +24,8 @@ from edgekit.export.bundle_files import golden_name
 from edgekit.export.checkpoint.hub import SHIPPED_MODELS, resolve
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
-from edgekit.flashload import files
+from edgekit.flashload import bundle_set, files
+from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.errors import DiskFull, MalformedFile
 from edgekit.runtime import engine_registry
 from edgekit.runtime.bundle import Bundle
@@ -32,6 +33,7 @@ from edgekit.runtime.bundle.golden import GOLDEN_FILE, Golden, Pass, loads
 from edgekit.runtime.session import open_session
 from edgekit.tools import golden
 from edgekit.tools.cli import main
+from edgekit.tools.commands.selftest import report_name
 
 
 def selftest(*words: str | Path) -> Result:
@@ -61,6 +63,29 @@ def test_what_the_tiny_models_bring_is_the_references(shipped: tuple[str, Path])
         compared = golden.compare(made, brought)
         assert compared.decibels > 60 and compared.verdict == "equal"
     assert (folder / GOLDEN_FILE).read_bytes() == (resolve(name) / golden_name(SCHEMES[0])).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "engine", "named"),
+    [
+        ("model", None, "selftest-model.json"),
+        ("model", "torch", "selftest-model-torch.json"),
+        ("some-set", "native", "selftest-some-set-native.json"),
+        ("some-set/native", None, "selftest-some-set-native.json"),
+        ("some-set/native", "native", "selftest-some-set-native.json"),
+        ("some-set/native", "torch", "selftest-some-set-native-torch.json"),
+    ],
+)
+def test_reports_of_different_bundles_and_engines_have_different_names(
+    given: str, engine: str | None, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("model", "some-set/native"):
+        (tmp_path / folder).mkdir(parents=True)
+    bundle_set.save(BundleSet((Member("native", "native", {}),)), tmp_path / "some-set")
+    monkeypatch.chdir(tmp_path)
+    assert report_name(given, Path(given), engine) == named
+    monkeypatch.chdir(given)
+    assert report_name(".", Path("."), engine) == named
 
 
 def test_a_report_says_what_was_compared_and_how_long_it_took(bundle: Path) -> None:

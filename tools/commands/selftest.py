@@ -62,7 +62,7 @@ _VERSION = 1
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of the report. Default: selftest-BUNDLE.json here.",
+    help="File of the report, in place of an earlier one. Default: selftest-BUNDLE[-ENGINE].json here.",
 )
 @click.option(
     "--record", is_flag=True, help="Make what is found here the golden results of the bundle, a folder."
@@ -89,14 +89,14 @@ def command(
     where the engine was compared with the reference. Scores are compared in decibels, the variance of the
     golden ones over the mean square of the differences: of unrelated ones there are about 0, from 10 on
     another precision explains the rest, and 60 are a thousandth of the values. The engine is that of the
-    target which the bundle was exported for, on a GPU where the target has one. The report is one JSON file,
-    which takes the place of an earlier one: what was compared, seconds a pass, memory, the machine and the
-    versions; no name of a user, host or folder.
+    target which the bundle was exported for, on a GPU where the target has one. The report is one JSON file:
+    what was compared, seconds a pass, memory, the machine and the versions; no name of a user, host or
+    folder.
 
     The exit code is 1 where results differ by more than another precision would explain, else 0.
     """
     folder = Path(bundle_folder(bundle, engine, quiet=as_json))
-    file = output or Path(f"selftest-{Path(bundle).name or folder.resolve().name}.json")
+    file = output or Path(report_name(bundle, folder, engine))
     if not (as_json or file.parent.is_dir()):
         raise Failure(f"{file}: there is no folder {file.parent}; make it, or name another file with -o")
     if not as_json and file.resolve().is_relative_to(folder.resolve()):
@@ -139,6 +139,19 @@ def command(
         click.echo(visible(f"report: {file}"))
     if compared is not None and compared["verdict"] == "different" and not record:
         ctx.exit(DAMAGED)
+
+
+def report_name(bundle: str, folder: Path, engine: str | None) -> str:
+    """The report's file where nobody names one. What a bundle of a set is called is its format as a rule,
+    which tells no model from another, so that the name of the set stands before it.
+    """
+    from edgekit.flashload import bundle_set
+
+    own = folder.resolve()
+    parts = [*([own.parent.name] if bundle_set.is_set(own.parent) else []), Path(bundle).name or own.name]
+    if engine is not None and engine != parts[-1]:
+        parts.append(engine)
+    return f"selftest-{'-'.join(filter(None, parts))}.json"
 
 
 def _of_target(folder: Path) -> str | None:
