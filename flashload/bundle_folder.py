@@ -8,6 +8,7 @@ to files of the same folder, and from a snapshot in Hugging Face's cache to its 
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from ctypes import POINTER, byref, c_char_p, c_uint64, c_void_p
 from pathlib import Path
@@ -33,6 +34,10 @@ _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, c_char_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )
 _bytes_address = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
+
+
+#: Bundles that a message names.
+_MOST_NAMED = 3
 
 
 def _library() -> ctypes.CDLL:
@@ -98,14 +103,32 @@ class BundleFolder:
 
 
 def _bundles_near(path: Path) -> str:
-    """Bundles beside a folder that is not there, whose names come near; empty for none."""
+    """Bundles, and sets of some, that a path which is none may have been meant to be: those whose names come
+    near where nothing is there, else those in it, or the one that it lies in. Empty for none.
+    """
     try:
-        if path.exists():
-            return ""
-        names = [each.parent.name for each in path.parent.glob("*/edgekit.json")]
+        if not path.exists():
+            return nearest(path.name, [each.name for each in _bundles_in(path.parent)])
+        if found := [str(each) for each in _bundles_in(path)] if path.is_dir() else []:
+            more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+            named = [*found[:_MOST_NAMED], *more]
+            return " or ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+        around = [each for each in Path(os.path.abspath(path)).parents if _holds_bundles(each)]
     except OSError:
         return ""
-    return nearest(path.name, names)
+    if not around:
+        return ""
+    named = os.path.relpath(around[0])
+    return str(around[0]) if path.is_absolute() or named.startswith(os.curdir) else named
+
+
+def _bundles_in(folder: Path) -> list[Path]:
+    """The folders just below that hold a bundle or a set."""
+    return sorted(each for each in folder.iterdir() if _holds_bundles(each))
+
+
+def _holds_bundles(folder: Path) -> bool:
+    return any(os.path.isfile(folder / name) for name in ("edgekit.json", "bundles.json"))
 
 
 def read_folder_file(folder: str | Path, name: str, most_bytes: int) -> bytes:

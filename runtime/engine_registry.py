@@ -69,8 +69,8 @@ class EngineRow:
         if self.probe:
             resolve(self.probe)()
         elif self.needs and not _installed(self.needs):
-            module = self.needs.partition(".")[0]
-            raise EngineUnavailable(f"the {self.name} engine needs {module}: pip install '{self.install}'")
+            package = self.needs.partition(".")[0].replace("_", "-")
+            raise EngineUnavailable(f"the {self.name} engine needs {package}: pip install '{self.install}'")
 
     def check_asked(self, name: str | None, bundle: object) -> None:
         """Refuse an engine that is used by name alone, where another `name` or none was given for a bundle.

@@ -39,14 +39,15 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert str(caught.value) == SAID
     with pytest.raises(ExportError) as refused:
         check_compiler()
-    assert str(refused.value) == f"--soc compiles with onnxruntime-qnn: {SAID}"
+    said = SAID.replace("[qnn]", "[export-qnn]")
+    assert str(refused.value) == f"--soc compiles with onnxruntime-qnn: {said}"
 
 
 def test_a_row_without_its_package_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
     row = ENGINES.find("qnn")
     assert row is not None
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(EngineUnavailable, match=r"needs onnxruntime_qnn: pip install 'edgekit\[qnn\]'"):
+    with pytest.raises(EngineUnavailable, match=r"needs onnxruntime-qnn: pip install 'edgekit\[qnn\]'"):
         row.check_available()
 
 

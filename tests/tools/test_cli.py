@@ -510,6 +510,25 @@ def test_what_is_no_bundle_is_refused(command: list[str], tmp_path: Path) -> Non
     refused(edgekit(*command, empty), "has no edgekit.json", "--resume")
 
 
+@pytest.mark.parametrize("command", [["run", "-p", "a"], ["inspect"], ["verify"]], ids=lambda c: c[0])
+def test_bundles_in_and_around_what_is_none_are_named(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c", "d", "set"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ("bundles.json" if name == "set" else "edgekit.json")).write_text("{}")
+    said = f"--resume continues; did you mean {tmp_path}/a, {tmp_path}/b, {tmp_path}/c or 2 more?"
+    refused(edgekit(*command, tmp_path), said)
+    (tmp_path / "a" / "packages" / "final").mkdir(parents=True)
+    for below in ("packages", "packages/final"):
+        refused(edgekit(*command, tmp_path / "a" / below), f"did you mean {tmp_path}/a?")
+    refused(edgekit(*command, tmp_path / "a" / "edgekit.json"), "is a file", f"did you mean {tmp_path}/a?")
+    monkeypatch.chdir(tmp_path)
+    refused(edgekit(*command, "a/packages"), "a/packages: has no edgekit.json", "did you mean a?")
+    monkeypatch.chdir("a/packages")
+    refused(edgekit(*command, "."), f"did you mean {tmp_path}/a?")
+
+
 def test_run_refuses_damaged_weights(copy: Path) -> None:
     weights = copy / "weights.safetensors"
     with FlashFile(weights) as file:

@@ -193,7 +193,8 @@ _MOST_NOTES = 6
     names=_formats(lambda row: row.packages),
     joined=", ",
     metavar="N,N...",
-    help="Positions to make functions for ({names}); DiffusionGemma: positions of the prefix.",
+    help="Positions to make functions for ({names}); DiffusionGemma: positions of the prefix. "
+    "Default: 128, 256 and so on to 1024; of a prefix 0, then from one canvas to 8.",
 )
 @click.option(
     "--max-positions",
@@ -202,7 +203,7 @@ _MOST_NOTES = 6
     joined=", ",
     type=Count(),
     metavar="N",
-    help="Longest pass, or prefix, to make functions for ({names}).",
+    help="Where the default --lengths end ({names}). Default: at 1024; of a prefix at 8 canvases.",
 )
 @click.option(
     "--layers-per-chunk",

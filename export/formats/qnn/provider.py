@@ -25,7 +25,7 @@ def provider() -> tuple[ModuleType, ModuleType, list[Any]]:
         ort = load_onnxruntime()
         import onnxruntime_qnn
     except ImportError as error:
-        raise missing("onnxruntime_qnn") from error
+        raise missing("onnxruntime_qnn", "export-qnn") from error
     try:
         devices = _devices(ort)
         if not devices:  # else the application has registered it

@@ -17,7 +17,6 @@ from edgekit.runtime.errors import EngineUnavailable
 from edgekit.runtime.installed import folder_of
 from edgekit.runtime.telemetry import switch_off
 
-_INSTALL = "pip install 'edgekit[qnn]'"
 #: Of the emulation, when it is loaded.
 _REMARK = re.compile(rb"^ *# LIBNATIVE: .*\n?", re.MULTILINE)
 #: Where the libraries lie in their packages, by system.
@@ -67,7 +66,9 @@ def load_runtime(chip: str | None = None) -> None:
     try:
         _native.check(core.ek_qnn_load(ctypes.byref(options)))
     except EdgekitError as error:
-        raise EngineUnavailable(f"the qnn engine cannot load its libraries: {error}: {_INSTALL}") from error
+        raise EngineUnavailable(
+            f"the qnn engine cannot load its libraries: {error}: {_install('qnn')}"
+        ) from error
 
 
 def _library(package: str, pattern: str, below: str = "") -> Path:
@@ -79,6 +80,10 @@ def _library(package: str, pattern: str, below: str = "") -> Path:
     return found[0]
 
 
-def missing(package: str) -> EngineUnavailable:
-    """The error for a package, by the name of its module, that is not installed."""
-    return EngineUnavailable(f"the qnn engine needs {package.replace('_', '-')}: {_INSTALL}")
+def missing(package: str, extra: str = "qnn") -> EngineUnavailable:
+    """The error for a package, by the name of its module, that is not installed and that `extra` brings."""
+    return EngineUnavailable(f"the qnn engine needs {package.replace('_', '-')}: {_install(extra)}")
+
+
+def _install(extra: str) -> str:
+    return f"pip install 'edgekit[{extra}]'"
