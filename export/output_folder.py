@@ -206,6 +206,8 @@ def check_space(output: Path, nbytes: int) -> None:
     held = sum(p.stat().st_size for p in output.rglob("*") if p.is_file()) if output.is_dir() else 0
     free = free_bytes(output)
     if nbytes - held > free:
+        if shutil.disk_usage(existing(output)).total == 0:  # such as /proc
+            raise ExportError(f"{output}: {existing(output)} cannot be written to; give another folder")
         raise ExportError(
             f"{output}: the bundle takes about {size(nbytes)}, and {existing(output)} has {size(free)} left; "
             "free some space, or give a folder on another disk"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgekit.export.checkpoint import Checkpoint
-from edgekit.export.output_folder import Claimed, claim, examine, resumable
+from edgekit.export.output_folder import Claimed, Found, claim, examine, resumable
 from edgekit.export.pipeline import (
     ExportOptions,
     ExportPlan,
@@ -62,16 +62,17 @@ def plan_together(
     return plans, ""
 
 
-def check_folder(plans: Sequence[ExportPlan], output: Path, download_bytes: int = 0) -> None:
+def check_folder(plans: Sequence[ExportPlan], output: Path, download_bytes: int = 0) -> Found | None:
     """Check the output folder as `pipeline.check_output` does, for one bundle or several, and that an export
-    that is to go on is this one. To be called before weights are downloaded.
+    that is to go on is this one. To be called before weights are downloaded. Returns what is there.
     """
     folders = _folders(plans) if len(plans) > 1 else []
     found = check_output(plans, output, folders, download_bytes)
     if found is None or not plans[0].options.resume:
-        return
+        return found
     for plan, each in zip(plans, [found.members[name] for name in folders] or [found], strict=True):
         check_leftovers(plan, each)
+    return found
 
 
 def _folders(plans: Sequence[ExportPlan]) -> list[str]:

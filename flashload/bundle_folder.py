@@ -118,8 +118,8 @@ def _bundles_near(path: Path) -> str:
         return ""
     if not around:
         return ""
-    named = os.path.relpath(around[0])
-    return str(around[0]) if path.is_absolute() or named.startswith(os.curdir) else named
+    near = os.path.relpath(around[0])
+    return str(around[0]) if path.is_absolute() or near.startswith(os.curdir) else near
 
 
 def _bundles_in(folder: Path) -> list[Path]:

@@ -38,7 +38,9 @@ from edgekit.flashload.fetch import Fetch, Request, Step
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.runtime.fetch import fetch
+from edgekit.runtime.fetch.download import Arrived
 from edgekit.tools.cli import main
+from edgekit.tools.commands.fetch import beside
 
 
 @pytest.fixture(scope="module")
@@ -1206,7 +1208,7 @@ def test_what_came_beside_the_bundle_is_told_apart(bundle: Path, server: RangeSe
     done = command(server.url, tmp_path / "here")
     nbytes = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     manifest = (bundle / MANIFEST_NAME).stat().st_size
-    parts = f"{size(nbytes)} fetched, {size(manifest)} of that manifests, and bytes that came twice"
+    parts = f"{size(nbytes)} fetched, {size(manifest)} of that manifests"
     assert f"{size(nbytes - manifest)}, every checksum is right: {parts}\n" in done.stdout
     told = json.loads(command(server.url, tmp_path / "other", "--json").stdout)
     assert told == {
@@ -1222,6 +1224,24 @@ def test_what_came_beside_the_bundle_is_told_apart(bundle: Path, server: RangeSe
     page = (Path(__file__).parents[2] / "docs" / "fetch.md").read_text(encoding="utf-8")
     told_there = page[page.index("With `--json`") :].partition("\n\n")[0]
     assert all(f"`{name}`" in told_there for name in told)
+
+
+@pytest.mark.parametrize(
+    ("fetched", "found", "chosen", "told"),
+    [
+        (1200, 0, "", (200, 0)),
+        (1200, 600, "", (200, 600)),
+        (1000 + 270, 0, "native", (270, 0)),
+        (1200 + (1 << 16) + 5, 0, "native", (200 + (1 << 16), 5)),
+        (0, 1000, "", (0, 0)),
+    ],
+)
+def test_what_came_twice_is_told_apart_from_manifests(
+    fetched: int, found: int, chosen: str, told: tuple[int, int], tmp_path: Path
+) -> None:
+    (tmp_path / MANIFEST_NAME).write_bytes(bytes(200))
+    done = Arrived(tmp_path, 1000, fetched, 0, found, 0, False, chosen)
+    assert beside(done) == told
 
 
 def test_a_failure_says_which_file_and_what_stays(bundle: Path, tmp_path: Path) -> None:

@@ -312,7 +312,9 @@ def command(
             with Steps("opening the checkpoint", quiet=as_json) as steps:
                 plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes, asked)
                 lacking = sum(source.lacking().values())
-                check_folder(plans, folder, lacking if source.shares_disk(folder) else 0)
+                found = check_folder(plans, folder, lacking if source.shares_disk(folder) else 0)
+                if resume and found is None:
+                    steps.note(f"note: {folder} has nothing to go on with; the export begins anew")
                 if lacking:  # nothing is known against the export: the download is worth its time
                     steps.note(f"downloading {size(lacking)} of weights to {source.path}")
                     loading = True

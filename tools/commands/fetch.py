@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.flashload.errors import EdgekitError, FetchFailed, WriteFailed
+from edgekit.flashload.manifest import manifest_path
 from edgekit.flashload.names import unknown
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
@@ -21,6 +22,10 @@ from edgekit.tools.terminal_text import counted, visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.fetch import Progress
+    from edgekit.runtime.fetch.download import Arrived
+
+#: Bytes that the bundles.json of a set may have had, which does not stay.
+_MOST_LISTED = 1 << 16
 
 
 @click.command(
@@ -94,16 +99,29 @@ def command(
     if done.current:
         said = "has this bundle already; --repair compares it"
     else:
-        # Manifests, and bytes that a server without ranges gave before those that were asked for.
-        beside = min(done.fetched, max(0, done.fetched + done.copied + done.found - done.nbytes))
+        manifests, twice = beside(done)
         parts = [f"{size(done.fetched)} fetched"]
-        parts += [f"{size(beside)} of that manifests, and bytes that came twice"] if beside else []
+        parts += [f"{size(manifests)} of that manifests"] if manifests else []
+        parts += [f"{size(twice)} of that had come before"] if twice else []
         parts += [f"{size(done.found)} had arrived before"] if done.found else []
         parts += [f"{size(done.copied)} had not changed"] if done.copied else []
         parts += [f"{counted(done.damaged, 'damaged run')} came again"] if done.damaged else []
         said = f"{size(done.nbytes)}, every checksum is right: {', '.join(parts)}"
     click.echo(visible(f"{folder}: {said}"))
     note(f"next: {next_step(folder)}")
+
+
+def beside(done: Arrived) -> tuple[int, int]:
+    """Of what was fetched, the bytes of manifests, and those that came once more: damaged ones, and what a
+    server without ranges gave before the bytes that were asked for.
+    """
+    beside = min(done.fetched, max(0, done.fetched + done.copied + done.found - done.nbytes))
+    try:
+        manifest = manifest_path(done.folder).stat().st_size
+    except OSError:  # somebody has moved the folder
+        manifest = 0
+    manifests = min(beside, manifest + (_MOST_LISTED if done.chosen else 0))
+    return manifests, beside - manifests
 
 
 def _formats() -> list[str]:

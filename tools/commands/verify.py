@@ -36,6 +36,17 @@ _BLOCK_BYTES = 4 << 20
 _MOST_SURPLUS = 3
 
 
+#: How the core begins what it says of a file whose header is damaged.
+_OF_HEADER = "its header: "
+#: What errors say to do about damage, as the last line does.
+_ADVICE = (
+    "; copy or export it again", "; copy or export the bundle again", "; export or copy it again",
+    "; copy it again",
+)  # fmt: skip
+#: How names of headers end, which begin with those of their files.
+_HEADER = " header"
+
+
 @dataclass(frozen=True)
 class Item:
     """One thing that was checked: `nbytes` as the manifest has it, `damage` empty when all is well. Things of
@@ -86,7 +97,7 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
         }
         click.echo(json.dumps(report))
     else:
-        for item in damaged:
+        for item in _told(damaged):
             click.echo(visible(f"damaged: {item.name}: {' '.join(item.damage.splitlines())}"))
         for line in (*notes, *_surplus_notes(surplus)):
             note(f"note: {line}")
@@ -100,6 +111,24 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
         click.echo(visible(f"{bundle}: {said}"))
     if damaged:
         ctx.exit(DAMAGED)
+
+
+def _told(damaged: Sequence[Item]) -> Iterator[Item]:
+    """Each as it is told to people: what is wrong with a header once, not with its file too, and without the
+    advice that follows all of them.
+    """
+    said = {each.name: _without_advice(each.damage) for each in damaged}
+    for each in damaged:
+        of_header = each.damage.startswith(_OF_HEADER) and f"{each.name}{_HEADER}" in said
+        of_file = each.kind == "header" and said.get(each.name.removesuffix(_HEADER)) == said[each.name]
+        if not (of_header or of_file):
+            yield replace(each, damage=said[each.name])
+
+
+def _without_advice(damage: str) -> str:
+    for advice in _ADVICE:
+        damage = damage.removesuffix(advice)
+    return damage
 
 
 def _counted_damage(items: Sequence[Item]) -> str:
@@ -232,7 +261,8 @@ def _check_runs(bundle: Bundle, steps: Steps) -> Iterator[Item]:
     try:
         file = bundle.open_weights()
     except BundleError as error:
-        yield Item(f"{name} header", 0, str(error), "header")
+        said = str(error).removeprefix(f"{bundle.path / name}: ")
+        yield Item(f"{name}{_HEADER}", 0, said, "header")
         return
     with file:
         steps.stage("runs", sum(r.length for r in file.layout.runs))
@@ -241,7 +271,7 @@ def _check_runs(bundle: Bundle, steps: Steps) -> Iterator[Item]:
             try:
                 file.verify(run)
             except BundleError as error:
-                damage = str(error)
+                damage = str(error).removeprefix(f"{bundle.path / name}: ")
             steps.advance(run.length, run.name)
             yield Item(f"{name} run {run.name}", run.length, damage, "run")
 
