@@ -16,7 +16,7 @@ from typing import Any
 
 from edgekit.flashload import _native
 from edgekit.flashload.errors import OpenFailed
-from edgekit.flashload.names import nearest
+from edgekit.flashload.names import either, nearest
 from edgekit.flashload.reader import FlashFile
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -112,7 +112,7 @@ def _bundles_near(path: Path) -> str:
         if found := [str(each) for each in _bundles_in(path)] if path.is_dir() else []:
             more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
             named = [*found[:_MOST_NAMED], *more]
-            return " or ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+            return either(named)
         around = [each for each in Path(os.path.abspath(path)).parents if _holds_bundles(each)]
     except OSError:
         return ""

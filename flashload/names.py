@@ -32,6 +32,12 @@ def near(given: object, known: Iterable[str], least: float = _NEAR) -> list[str]
     return close if len(close) <= 2 else []
 
 
+def either(names: Iterable[str]) -> str:
+    """One or more names as alternatives: `a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def _compared(name: str) -> str:
     """What tells it from others: not the mark of options and commands, which all of them begin with."""
     return name.lower().lstrip("-/")[:_MOST_COMPARED]

@@ -39,7 +39,7 @@ _MEMORY = """\
 
 Activations take {activations} of that memory{prefix}."""
 _ROOM = """\
-Its programs have room for {new_tokens} new tokens behind a prompt of {prompt_tokens}, less than a default
+{programs} have room for {new_tokens} new tokens behind a prompt of {prompt_tokens}, less than a default
 answer: longer ones take an export with longer `--lengths`."""
 
 
@@ -165,10 +165,9 @@ def answer_room(each: Sequence[dict[str, Any]]) -> tuple[int | None, str]:
     if found is None:
         return None, ""
     most: int = found["answer"]["new_tokens"]
-    said = (_ROOM if most else NO_ROOM).format(**found["answer"])
-    if "path" in found:  # of several, which may have room for more
-        said = said.replace("Its programs", f"The programs of `{found['path']}`", 1)
-    return most, said
+    # Others of several may have room for more.
+    programs = f"The programs of `{found['path']}`" if "path" in found else "Its programs"
+    return most, (_ROOM if most else NO_ROOM).format(programs=programs, **found["answer"])
 
 
 def _tier_row(tier: dict[str, Any]) -> str:

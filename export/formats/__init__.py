@@ -33,6 +33,7 @@ Writer = Callable[["Architecture", "Scheme", FormatOptions], "Format"]
 
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
 _BY_NVRTC = {"lacking": "edgekit.export.formats.tvm.nvrtc:lacking", "extra": "export-tvm-cuda"}
+_FLOAT_OR_INT8 = ("float", "int8")
 _LACKS_FLOATS = "its NPU has no floats, which norms take; --format native runs on its processor"
 ROWS = (
     FormatRow(
@@ -91,7 +92,7 @@ ROWS = (
         systems=Systems((_APPLE, ("Darwin", "x86_64"), _X86), "macOS and Linux on x86-64"),
         distributions=("torch", "coremltools"),
         precisions=PRECISIONS,
-        activations=("float", "int8"),
+        activations=_FLOAT_OR_INT8,
         packages=True,
         # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
         versions={"18": "15", "26": "26"},
@@ -105,7 +106,7 @@ ROWS = (
         systems=Systems((_APPLE, _X86), "macOS 26 on Apple silicon and Linux on x86-64"),
         distributions=("torch", "coreai-core"),
         precisions=PRECISIONS,
-        activations=("float", "int8"),
+        activations=_FLOAT_OR_INT8,
         packages=True,
         versions={"27": "27"},
     ),

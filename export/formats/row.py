@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions
-from edgekit.flashload.names import shown, supported, unknown
+from edgekit.flashload.names import either, shown, supported, unknown
 from edgekit.flashload.registry import resolve
 
 
@@ -162,8 +162,7 @@ def check_minimum_os(wanted: str | None, rows: Iterable[FormatRow], what: str) -
     known = [f"{version} ({row.name})" for row in rows for version in row.versions]
     if not known:
         raise ExportError(f"{what} is for no version of iOS; leave --min-os out")
-    ways = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
-    raise ExportError(f"--min-os {shown(wanted)} is no iOS that {what} is for; give {ways}")
+    raise ExportError(f"--min-os {shown(wanted)} is no iOS that {what} is for; give {either(known)}")
 
 
 def unknown_chip(name: str, rows: Iterable[FormatRow], of: str = "") -> str:

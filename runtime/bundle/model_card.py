@@ -67,7 +67,7 @@ _EMULATED = """
 It is for {title}. On other computers an emulation of that computes, many times slower."""
 #: In place of a command that no answer would come of.
 NO_ROOM = """\
-Its programs have no room for an answer behind a prompt of {prompt_tokens} tokens: answers take an export with
+{programs} have no room for an answer behind a prompt of {prompt_tokens} tokens: answers take an export with
 longer `--lengths`."""
 _DOWNLOADED = "`edgekit run hf:...` after it has downloaded, and does not run what differs"
 _LINKED = "`edgekit verify` those of a copy"
@@ -168,7 +168,8 @@ def _how_to_run(manifest: Manifest, new_tokens: int | None) -> str:
     words += f" --max-new-tokens {new_tokens}" if new_tokens else ""
     more = "" if device is None or not device.needs else f"\n\nRunning it takes {device.needs}."
     more += _EMULATED.format(title=row.title) if row is not None and row.machines else ""
-    more += "\n\n" + NO_ROOM.format(prompt_tokens=SHORT_PROMPT) if new_tokens == 0 else ""
+    if new_tokens == 0:
+        more += "\n\n" + NO_ROOM.format(programs="Its programs", prompt_tokens=SHORT_PROMPT)
     run = "" if new_tokens == 0 else _ASK.format(words=words)
     return _RUN.format(install=install, run=run) + more
 

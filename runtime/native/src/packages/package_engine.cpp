@@ -218,12 +218,12 @@ std::unique_ptr<OpenPackage> PackageEngine::open_package(const std::string &name
 }
 
 void PackageEngine::require_unchanged(const std::string &package) {
-  Compared compared;
+  const Compared *compared = nullptr;  // stays as and where it is once it is there
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    compared = compared_.at(package);
+    compared = &compared_.at(package);
   }
-  for (const auto &[file, identity] : compared) files_->require_unchanged(file, identity);
+  for (const auto &[file, identity] : *compared) files_->require_unchanged(file, identity);
 }
 
 void PackageEngine::run(const Package &package, Call &call) {
