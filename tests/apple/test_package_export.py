@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.checkpoints import write_checkpoint
 from support.interrupted_exports import Killed, all_files, record_steps
-from support.package_bundles import SMALL, make_bundle, options
+from support.package_bundles import SMALL, fitted, make_bundle, options
 
 from edgekit.export import formats
 from edgekit.export.formats.base import Format
@@ -268,3 +268,11 @@ def test_another_format_takes_the_place_of_packages(tmp_path: Path, form: str) -
     bundle = make_bundle(tmp_path, "llada", form, Scheme(), "float16", Packaging((8,)), **SMALL["llada"])
     export(tmp_path / "checkpoint", bundle, ExportOptions("native", overwrite=True))
     assert not (bundle / "packages").exists()
+
+
+@pytest.mark.parametrize(("family", "experts"), [("diffusion_gemma", "all 4 experts"), ("llada", "")])
+def test_that_all_experts_are_computed_is_noted(tmp_path: Path, form: str, family: str, experts: str) -> None:
+    write_checkpoint(tmp_path, family, **SMALL[family])
+    notes = fitted(form, tmp_path, Scheme(), "float16", Packaging(LENGTHS[family])).notes()
+    assert len(notes) == bool(experts)
+    assert all(f"{form} computes {experts} of a layer" in note for note in notes)

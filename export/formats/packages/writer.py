@@ -72,6 +72,16 @@ class PackagedFormat(Format):
         self.programs = StaticPrograms(architecture, self.choices, code_placeholders, self.CORE_EXPERTS)
         self._contents: dict[tuple[Any, ...], Content] = {}
 
+    def notes(self) -> Sequence[str]:
+        """That all experts are computed, where packages have them."""
+        most = max(len(layer.experts) for layer in self.architecture.layers)
+        if self.CORE_EXPERTS or not most:
+            return ()
+        return (
+            f"format {self.row.name} computes all {most} experts of a layer for every position; "
+            "--format native computes those that are chosen, on the processor",
+        )
+
     @abstractmethod
     def graph(self, package: PackagePlan) -> PackageBuilder:
         """An empty package to be built, for one of the plan or those that differ in weights alone."""
