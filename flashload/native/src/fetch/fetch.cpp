@@ -30,7 +30,7 @@ Fetch::Fetch(const std::string &folder, FetchOptions options)
     : staging_(folder), staging_path_(staging_.path()), options_(checked(std::move(options))), sources_(options_.sources) {}
 
 void Fetch::require_no_failure() const {
-  if (failure_) throw *failure_;
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 FetchStep Fetch::next(FetchRequest &request) {
@@ -165,7 +165,10 @@ void Fetch::give_back(std::uint64_t id) {
 
 void Fetch::discard() {
   const Lock lock(mutex_);
-  if (!failure_) failure_ = Error(EK_INVALID_STATE, staging_.folder() + ": what has arrived of the bundle was removed");
+  if (!failure_) {
+    failure_ = std::make_exception_ptr(
+        Error(EK_INVALID_STATE, staging_.folder() + ": what has arrived of the bundle was removed"));
+  }
   staging_.discard();
 }
 

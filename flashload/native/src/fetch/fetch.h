@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <list>
 #include <map>
 #include <memory>
@@ -207,7 +208,7 @@ class Fetch {
   const std::string staging_path_;
   FetchOptions options_;
   FetchSources sources_;
-  std::optional<Error> failure_;
+  std::exception_ptr failure_;
 
   Index index_ = Index::manifest;
   SourceMask index_lacks_ = 0;
@@ -233,9 +234,9 @@ template <typename Body>
 auto Fetch::ending(Lock &lock, Body &&body) {
   try {
     return body();
-  } catch (const Error &error) {
+  } catch (...) {  // of memory that is gone too: what it has left half done is not gone on with
     if (!lock.owns_lock()) lock.lock();
-    if (!failure_) failure_ = error;
+    if (!failure_) failure_ = std::current_exception();
     written_.notify_all();
     throw;
   }

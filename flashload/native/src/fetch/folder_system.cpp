@@ -23,7 +23,14 @@ namespace edgekit {
 #if defined(_WIN32)
 
 KeptFolder::~KeptFolder() = default;
-bool KeptFolder::keep(const std::filesystem::path &) noexcept { return true; }
+void KeptFolder::release() noexcept { descriptor_ = -1; }
+bool KeptFolder::keeps(const std::filesystem::path &) const noexcept { return descriptor_ >= 0; }
+
+bool KeptFolder::keep(const std::filesystem::path &) noexcept {
+  descriptor_ = 0;
+  return true;
+}
+
 bool exchange_folders(const std::filesystem::path &, const std::filesystem::path &) noexcept { return false; }
 void sync_folder(const std::filesystem::path &) noexcept {}
 bool is_mount_point(const std::filesystem::path &) noexcept { return false; }
@@ -36,25 +43,40 @@ std::uint64_t bytes_on_disk(const std::filesystem::path &file) noexcept {
 
 #else
 
-KeptFolder::~KeptFolder() {
+namespace {
+
+bool is_at(int descriptor, const std::filesystem::path &folder) noexcept {
+  struct ::stat own {}, named {};
+  return ::fstat(descriptor, &own) == 0 && ::stat(folder.c_str(), &named) == 0 && own.st_ino == named.st_ino &&
+         own.st_dev == named.st_dev;
+}
+
+}  // namespace
+
+KeptFolder::~KeptFolder() { release(); }
+
+void KeptFolder::release() noexcept {
   if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+bool KeptFolder::keeps(const std::filesystem::path &folder) const noexcept {
+  return descriptor_ >= 0 && is_at(descriptor_, folder);
 }
 
 bool KeptFolder::keep(const std::filesystem::path &folder) noexcept {
   while (true) {
     const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (opened < 0) return true;
-    if (::flock(opened, LOCK_EX | LOCK_NB) != 0) {
-      const int code = errno;
+    if (::flock(opened, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       ::close(opened);
-      return code != EWOULDBLOCK;
+      return false;
     }
-    struct ::stat own {}, named {};
-    if (::fstat(opened, &own) == 0 && ::stat(folder.c_str(), &named) == 0 && own.st_ino != named.st_ino) {
+    if (!is_at(opened, folder)) {
       ::close(opened);  // another one has given the folder another name, and this name to another folder
       continue;
     }
-    if (descriptor_ >= 0) ::close(descriptor_);
+    release();
     descriptor_ = opened;
     return true;
   }

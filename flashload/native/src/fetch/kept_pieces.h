@@ -24,7 +24,6 @@ class KeptPieces {
   // Of the bundle in a folder. What of it cannot be read, or is not what it lists, is left out.
   explicit KeptPieces(const std::string &folder);
 
-  bool empty() const noexcept { return places_.empty(); }
   // Null where there is none.
   const KeptPiece *find(std::uint64_t size, std::uint64_t xxh3) const;
   // Bytes from `offset` of it; for one thread at a time. Throws Error (EK_READ_FAILED and others).

@@ -184,6 +184,7 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
 }
 
 StagingFolder::~StagingFolder() {
+  if (!kept_.keeps(staging_)) return;
   std::error_code error;
   const auto first = fs::directory_iterator(staging_, error);
   if (error || first == fs::directory_iterator() || first->path().filename() != kMark) return;
@@ -240,8 +241,8 @@ bool StagingFolder::has_file(const std::string &name, std::uint64_t size) const 
 std::string StagingFolder::place(const std::string &name) const {
   const fs::path path = staging_ / fs::u8path(name);
   std::error_code error;
-  // Made anew it would have no mark, and the next fetch take it for somebody else's.
-  if (!fs::exists(staging_, error)) {
+  // Made anew it would have no mark, and the next fetch take it for somebody else's. Another fetch may have made it since.
+  if (!fs::exists(staging_, error) || !kept_.keeps(staging_)) {
     fail(EK_WRITE_FAILED, this->path(), ": was removed while the bundle arrived; fetch it again");
   }
   for (fs::path within = path.parent_path(); within != staging_; within = within.parent_path()) {
@@ -273,6 +274,10 @@ void StagingFolder::remove_others(const Listed &listed) const {
 
 void StagingFolder::switch_over(const Listed &listed) {
   std::error_code error;
+  const auto leave = [this] {
+    unmark(folder_);
+    kept_.release();
+  };
   remove_others(listed);
   try {
     for (const fs::path &each : folders_below(staging_)) sync_folder(each);
@@ -282,8 +287,8 @@ void StagingFolder::switch_over(const Listed &listed) {
   }
   if (!fs::exists(folder_, error)) {
     rename_folder(staging_, folder_);
-    unmark(folder_);
     sync_folder(folder_.parent_path());
+    leave();
     return;
   }
   require_replaceable();  // again: much may have come meanwhile
@@ -297,12 +302,14 @@ void StagingFolder::switch_over(const Listed &listed) {
     sync_folder(folder_.parent_path());
     remove_replaced(replaced_);
   }
-  unmark(folder_);
+  leave();
 }
 
 void StagingFolder::discard() noexcept {
+  if (!kept_.keeps(staging_)) return;
   std::error_code error;
   fs::remove_all(staging_, error);
+  kept_.release();
 }
 
 }  // namespace edgekit

@@ -50,7 +50,7 @@ class StagingFolder {
   // Removes others, has the disk hold the folders, and puts them where the bundle is to be. Throws Error (EK_WRITE_FAILED),
   // and as require_replaceable().
   void switch_over(const Listed &listed);
-  // Removes all that has arrived.
+  // Removes all that has arrived. Once the bundle is in its place the name is free for another fetch, whose folder stays.
   void discard() noexcept;
 
  private:

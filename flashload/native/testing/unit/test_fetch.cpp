@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -329,6 +330,29 @@ EK_TEST(a_folder_that_is_taken_away_keeps_no_other_fetch_from_it) {
   EK_CHECK(run(fetch, served, 1, 1, false));
   fetch.finish();
   check_arrived(folder, served);
+}
+
+// As when an application makes the fetch of an update before it lets go of the one that is through.
+EK_TEST(a_fetch_that_is_through_leaves_the_folder_of_the_next_one) {
+  const Served before({3, 1}), after({3, 1, 5});
+  for (const bool current : {false, true}) {
+    const Scratch scratch;
+    const fs::path folder = scratch.path() / "bundle";
+    for (int time = 0; time < (current ? 2 : 1); ++time) {
+      auto first = std::make_unique<Fetch>(folder.u8string(), from(1));
+      EK_CHECK(run(*first, before, 1, 1, false));
+      first->finish();
+      EK_CHECK(first->progress().current == (time == 1));
+      if (time == 0 && current) continue;
+      Fetch next(folder.u8string(), from(1));
+      first->discard();
+      first.reset();
+      EK_CHECK(fs::exists(fs::u8path(next.staging())));
+      EK_CHECK(run(next, after, 1, 1, false));
+      next.finish();
+      check_arrived(folder, after);
+    }
+  }
 }
 
 EK_TEST(an_update_takes_what_has_not_changed) {
