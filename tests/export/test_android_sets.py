@@ -249,6 +249,18 @@ def test_what_the_npu_does_not_compute_is_refused(
     assert made.exit_code == 0, made.output
 
 
+def test_inspect_tells_the_groups_that_a_bundle_has(tmp_path: Path) -> None:
+    """192 columns divide by 64; 8 bits have no groups."""
+    words = ["export", "tiny-llada", "--target", "android", "--format", "qnn", "--lengths", "24"]
+    for name, how in (("grouped", ["--group-size", "128"]), ("whole", ["--quant", "int8"])):
+        made = edgekit(*words, *how, "-o", tmp_path / name)
+        assert made.exit_code == 0, made.output
+    assert "\nquantization: mixed4, groups of 64\n" in edgekit("inspect", tmp_path / "grouped").stdout
+    assert "\nquantization: int8\n" in edgekit("inspect", tmp_path / "whole").stdout
+    found = json.loads(edgekit("inspect", tmp_path / "grouped", "--json").stdout)["quantization"]
+    assert (found["group_sizes"], found["group_size"]) == ([64], 128)
+
+
 def test_a_bundle_without_room_for_an_answer_stands_last(tmp_path: Path) -> None:
     made = edgekit("export", "tiny-llada", "--target", "android", "--lengths", "8", "-o", tmp_path)
     assert made.exit_code == 0, made.output

@@ -123,7 +123,7 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "files": len(manifest.files.keys() - packaged),
             "packages": sum(package.nbytes for package in packages),
         },
-        "quantization": manifest.quantization,
+        "quantization": manifest.quantization | {"group_sizes": _group_sizes(bundle)},
         "programs": {
             "format": manifest.format,
             "layout": manifest.programs.get("layout"),
@@ -287,6 +287,11 @@ def _groups(plan: MemoryPlan) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
+def _group_sizes(bundle: Bundle) -> list[int]:
+    """Of the bundle's matrices: smaller than was asked for where their columns do not divide by that."""
+    return sorted({row["group_size"] for row in _tensors(bundle)} - {0})
+
+
 def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
     from edgekit.runtime.bundle import quantization_report
 
@@ -320,7 +325,8 @@ def _show(found: dict[str, Any]) -> None:
     for own in model["adapters"]:
         prose(f"adapter {_adapter(own)} beside the weights; `run --adapter` answers with it", "  ")
     quantization = found["quantization"]
-    _heading(f"quantization: {quantization['preset']}, groups of {quantization.get('group_size')}")
+    groups = ", groups of " + " and ".join(map(str, sizes)) if (sizes := quantization["group_sizes"]) else ""
+    _heading(f"quantization: {quantization['preset']}{groups}")
     show_quantization(quantization)
     for override in quantization.get("overrides", ()):
         prose(f"override {override['pattern']} = {override['bits']} bits", "  ")
