@@ -7,6 +7,7 @@ continues to the same bytes, as far as the compilers of formats repeat theirs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -226,6 +227,16 @@ class ExportPlan:
         rows = sum(len(run.pieces) for run in self.runs) + len(self.runs)
         roles = 0 if self.role_head is None else len(self.role_head.stored())
         return weights + texts + roles + rows * _ROW_BYTES + programs * _PROGRAM_BYTES
+
+    @functools.cached_property
+    def answer_shortfall(self) -> tuple[int, int] | None:
+        """What `answer_room.short_of` says of the programs."""
+        offered, architecture = self.format.pass_lengths(), self.format.architecture
+        if not offered:
+            return None
+        section = {"name": architecture.sampler, "config": self.sampler}
+        model = SamplerModel.of(section, architecture, self.role_head is not None)
+        return short_of(model, offered)
 
     def alike(self, other: ExportPlan) -> bool:
         """Whether both store the same arrays."""
@@ -488,7 +499,7 @@ def _complete(
     files += copy_legal_files(checkpoint.path, output)
     if not plan.tuned.merged:  # they are those of the weights alone
         files += copy_golden(checkpoint.path, output, options.scheme)
-    short = answer_shortfall(plan)
+    short = plan.answer_shortfall
     notes = [*_answer_notes(short, options.format), *form.notes(), *form.architecture.notes, *report.notes()]
     if form.row.calibrates:
         notes.insert(0, _RANDOM if plan.samples is None else plan.samples.note)
@@ -510,16 +521,6 @@ def _complete(
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
     return _result(plan, output, manifest, report)
-
-
-def answer_shortfall(plan: ExportPlan) -> tuple[int, int] | None:
-    """What `answer_room.short_of` says of the programs."""
-    offered, architecture = plan.format.pass_lengths(), plan.format.architecture
-    if not offered:
-        return None
-    section = {"name": architecture.sampler, "config": plan.sampler}
-    model = SamplerModel.of(section, architecture, plan.role_head is not None)
-    return short_of(model, offered)
 
 
 def _answer_notes(short: tuple[int, int] | None, form: str) -> list[str]:

@@ -18,7 +18,6 @@ from edgekit.export.pipeline import (
     ExportPlan,
     ExportResult,
     Progress,
-    answer_shortfall,
     begin,
     check_leftovers,
     check_output,
@@ -141,5 +140,5 @@ def _preference(plan: ExportPlan) -> tuple[bool, tuple[int, ...]]:
     """Greater for a bundle that stands before another: whether it has room for an answer, and the first iOS
     that runs it, which is empty where every version does.
     """
-    short, first = answer_shortfall(plan), (plan.format.minimum_os() or {}).get("ios", "")
+    short, first = plan.answer_shortfall, (plan.format.minimum_os() or {}).get("ios", "")
     return short is None or short[1] > 0, tuple(int(part) for part in first.split(".") if part)

@@ -17,7 +17,7 @@ from support.checkpoints import write_checkpoint
 from support.fake_hub import TOKEN, FakeHub
 
 from edgekit import targets
-from edgekit.export import formats
+from edgekit.export import formats, pipeline
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions, Packaging, parse_lengths, parse_names
 from edgekit.export.formats.row import FormatRow, shared_out
@@ -261,9 +261,19 @@ def test_inspect_tells_the_groups_that_a_bundle_has(tmp_path: Path) -> None:
     assert (found["group_sizes"], found["group_size"]) == ([64], 128)
 
 
-def test_a_bundle_without_room_for_an_answer_stands_last(tmp_path: Path) -> None:
+def test_a_bundle_without_room_for_an_answer_stands_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = pipeline.short_of, []
+
+    def short_of(*given: Any) -> tuple[int, int] | None:
+        asked.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(pipeline, "short_of", short_of)
     made = edgekit("export", "tiny-llada", "--target", "android", "--lengths", "8", "-o", tmp_path)
     assert made.exit_code == 0, made.output
+    assert len(asked) == 1
     assert [member.path for member in bundle_set.load(tmp_path).members] == ["native", "qnn"]
 
 
