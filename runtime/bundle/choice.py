@@ -65,9 +65,8 @@ def choose(path: str | Path, engine: str | None = None, *, listed: bool = False)
         try:
             return bundle_set.choose(path, [form], listed=listed)
         except UnsupportedBundle as error:
-            # The core knows formats, not which targets have them.
-            said = str(error).removesuffix(f"--format {form}")
-            raise UnsupportedBundle(said + exporting(form) if said != str(error) else said) from None
+            # The core does not know which targets have a format.
+            raise UnsupportedBundle(f"{error} with {exporting(form)}") from None
     return bundle_set.choose(path, formats_here(), system_here(), listed=listed)
 
 

@@ -162,7 +162,7 @@ def test_a_system_or_engine_without_a_bundle_is_told(folder: Path, monkeypatch: 
     assert line.startswith(f"{folder}/bundles.json: none of its bundles runs here: ")
     assert "'coreai' is for macos 27 and later and 'coreml' is for macos 15.4 and later; " in line
     assert line.endswith("; this is macos 15.3; export one for that")
-    said = "has bundles for 'coreai' and 'coreml', not for native; export it with --format native$"
+    said = "has bundles for 'coreai' and 'coreml', not for native; export one for that with --format native$"
     with pytest.raises(UnsupportedBundle, match=said):
         choose(folder, "native")
 

@@ -664,12 +664,13 @@ def test_a_bundle_for_another_engine_is_refused(gemma: edgekit.Model) -> None:
 def test_the_format_of_the_engine_is_named_for_a_bundle_of_another(
     tmp_path: Path, engine: str, form: str, target: str
 ) -> None:
-    way = f"export it with {target}--format {form}$"
-    said = f"some: was exported for the onnx engine, not {engine}; {way}"
+    way = f"with {target}--format {form}$"
+    said = f"some: was exported for the onnx engine, not {engine}; export it {way}"
     with pytest.raises(edgekit.UnsupportedBundle, match=said):
         choice.check_written_for("onnx", engine, "some")
     bundle_set.save(BundleSet((Member("a", "coreml", {}),)), tmp_path)
-    with pytest.raises(edgekit.UnsupportedBundle, match=f"has bundles for 'coreml', not for {form}; {way}"):
+    said = f"has bundles for 'coreml', not for {form}; export one for that {way}"
+    with pytest.raises(edgekit.UnsupportedBundle, match=said):
         choice.choose(tmp_path, engine)
 
 

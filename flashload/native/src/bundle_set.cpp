@@ -103,9 +103,7 @@ std::string missing_formats(const BundleSet &set, const BundleRunner &runner, bo
   std::vector<std::string> formats;
   for (const BundleSetMember &member : set.members) formats.push_back(in_quotes(member.format, 40));
   return "has bundles for " + joined(formats, "and") + ", not for " + joined(runner.formats, "or") +
-         (!is_own                       ? kOfOthers
-          : runner.formats.size() == 1 ? "; export it with --format " + runner.formats[0]
-                                       : kOwn);
+         (is_own ? kOwn : kOfOthers);
 }
 
 // For a runner for whose formats the set has bundles, all for later systems.

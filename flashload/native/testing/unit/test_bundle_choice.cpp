@@ -88,7 +88,7 @@ EK_TEST(what_keeps_each_bundle_from_running_is_said) {
            "later; this is macos 15.3; export one for that");
   EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(old, {}, "ios", "17"); }), "later; this is ios 17; export"));
   EK_CHECK(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(kAndroid, {"mlx"}); }) ==
-           "bundles.json: has bundles for 'qnn' and 'native', not for mlx; export it with --format mlx");
+           "bundles.json: has bundles for 'qnn' and 'native', not for mlx; export one for that");
   EK_CHECK(says(failure(EK_UNSUPPORTED_BUNDLE, [&] { taken(kAndroid, {"mlx", "coreml", "onnx"}, "ios", "17"); }),
                 ", not for mlx, coreml or onnx; export one for that"));
   EK_CHECK(says(failure(EK_INVALID_ARGUMENT, [&] { taken(kApple, {}, "ios", "new"); }), "'new' is no version"));

@@ -74,7 +74,7 @@ public final class BundleTest {
     try {
       EdgeKitException error = assertThrows(EdgeKitException.class, () -> Session.open(folder.toString()));
       assertEquals(EdgeKitException.Status.UNSUPPORTED_BUNDLE, error.status());
-      String said = "has bundles for 'qnn' and 'mlx', not for native; export it with --format native";
+      String said = "has bundles for 'qnn' and 'mlx', not for native; export one for that";
       assertTrue(error.getMessage(), error.getMessage().endsWith(said));
     } finally {
       Files.delete(list);
