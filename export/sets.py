@@ -133,7 +133,7 @@ def _claim_member(folder: Claimed, plan: ExportPlan) -> Claimed:
 
 def _member(plan: ExportPlan) -> Member:
     name = plan.options.format
-    return Member(name, name, dict(plan.format.minimum_os() or {}))
+    return Member(name, name, dict(plan.format.minimum_os() or {}), tuple(plan.options.socs or ()))
 
 
 def _preference(plan: ExportPlan) -> tuple[bool, tuple[int, ...]]:

@@ -1,15 +1,18 @@
 """bundles.json: several bundles of one model in one folder, one for each format.
 
     {
-      "schema_version": 3,
-      "bundles": [{"path", "format", "minimum_os": {"ios", "macos"}}, ...], the first that runs is to be taken
+      "schema_version": 4,
+      "bundles": [{"path", "format", "minimum_os": {"ios", "macos"}, "chips": [...]}, ...], the first that
+                 runs is to be taken
       "files":   relative path -> {"size", "sha256", "xxh3"} of files beside them, and of their manifests
     }
 
 Each `path` is a folder with a whole bundle, see `manifest`. A system that `minimum_os` does not name runs the
-bundle in any version, and bundles for newer versions stand before others. While bundles are being written the
-file has another name, so that a set that is not whole does not look like one. A folder with a manifest of its
-own is one bundle, whatever else lies there.
+bundle in any version, and bundles for newer versions stand before others. `chips` are those that a bundle's
+programs were compiled for, none where nothing is compiled for a chip: another chip compiles programs whenever
+it opens them, and is better off with a later bundle that runs. While bundles are being written the file has
+another name, so that a set that is not whole does not look like one. A folder with a manifest of its own is
+one bundle, whatever else lies there.
 
 The core reads the file, checks it and chooses, see "Several bundles of a model" in `edgekit.h`. Here is what
 goes through all bundles of a set, and what writes it.
@@ -34,7 +37,7 @@ from edgekit.flashload.structs import ChooseOptionsStruct, texts
 
 SET_NAME = "bundles.json"
 PARTIAL_NAME = SET_NAME + ".partial"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _MAX_BYTES = 1 << 20
 _SET = 2  # EK_FOLDER_BUNDLES
 
@@ -47,11 +50,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Member:
-    """A bundle of the set: its folder, and the first version of systems that runs it, e.g. "26.4"."""
+    """A bundle of the set: its folder, the first version of systems that runs it, e.g. "26.4", and the chips
+    that it was compiled for.
+    """
 
     path: str
     format: str
     minimum_os: Mapping[str, str]
+    chips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def loads(data: bytes, where: str) -> BundleSet:
     _native.check(library.ek_bundle_list_check(data, len(data), where.encode(errors="replace")))
     table = json.loads(data)
     return BundleSet(
-        tuple(Member(**entry) for entry in table["bundles"]),
+        tuple(Member(**{**entry, "chips": tuple(entry["chips"])}) for entry in table["bundles"]),
         {name: FileEntry(**entry) for name, entry in table["files"].items()},
     )
 
@@ -120,7 +126,8 @@ def save(bundles: BundleSet, folder: Path, name: str = SET_NAME) -> None:
     table = {
         "schema_version": SCHEMA_VERSION,
         "bundles": [
-            {"path": m.path, "format": m.format, "minimum_os": dict(m.minimum_os)} for m in bundles.members
+            {"path": m.path, "format": m.format, "minimum_os": dict(m.minimum_os), "chips": list(m.chips)}
+            for m in bundles.members
         ],
         "files": {n: asdict(entry) for n, entry in bundles.files.items()},
     }

@@ -58,8 +58,10 @@ $ edgekit run {name} "Why is the sky blue?" --engine qnn --max-new-tokens {token
 """
 _COMPILED = """
 `compiled/` has the same packages compiled for {chips}, and phones with such a chip open those. Other phones
-compile a package each time that it is opened, which takes long.
+{others}.
 """
+_TAKE_ANOTHER = "take the other bundle"
+_COMPILE = "compile a package each time that it is opened, which takes long"
 _NOT_COMPILED = """
 Nothing is compiled: phones compile a package each time that it is opened, which takes long. An export with
 `--soc sm8650,sm8750` or other chips has binaries for them beside the packages.
@@ -82,7 +84,8 @@ def readme(name: str, facts: dict[str, Any], chips: tuple[str, ...]) -> str:
     packages were compiled for.
     """
     each = facts.get("bundles", [facts])
-    compiled = _COMPILED.format(chips=", ".join(chips)) if chips else _NOT_COMPILED
+    others = _TAKE_ANOTHER if len(each) > 1 else _COMPILE
+    compiled = _COMPILED.format(chips=", ".join(chips), others=others) if chips else _NOT_COMPILED
     on_npu = any(_on_npu(own) for own in each)
     most, room = answer_room(each)
     tokens = _FEW_TOKENS if most is None else min(most, _FEW_TOKENS)

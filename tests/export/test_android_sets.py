@@ -20,6 +20,7 @@ from edgekit import targets
 from edgekit.export import formats, pipeline
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions, Packaging, parse_lengths, parse_names
+from edgekit.export.formats.qnn import writer
 from edgekit.export.formats.row import FormatRow, shared_out
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
@@ -139,6 +140,39 @@ def test_a_card_that_a_push_writes_is_the_one_of_the_export(
     assert hub.files("owner/it")["README.md"].decode() == exported
     again = edgekit("push", folder, "owner/it")
     assert "owner/it has this bundle already" in again.stderr
+
+
+def test_a_set_names_the_chips_that_its_bundles_were_compiled_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(bundle: Path, packages: Any, socs: tuple[str, ...], *_: Any) -> dict[str, list[str]]:
+        made = {}
+        for soc in socs:
+            file = bundle / "compiled" / soc / "package" / "function.bin"
+            file.parent.mkdir(parents=True)
+            file.write_text(soc)
+            made[soc] = [file.relative_to(bundle).as_posix()]
+        return made
+
+    monkeypatch.setattr(writer, "check_compiler", lambda: None)
+    monkeypatch.setattr(writer, "compiled_files", compiled)
+    monkeypatch.setattr(writer, "COMPILERS", ())
+    words = ["--lengths", "64", "--soc", "sm8650,sm8750", "-o", tmp_path / "set"]
+    made = edgekit("export", "tiny-llada", "--target", "android", *words)
+    assert made.exit_code == 0, made.output
+    chips = ("sm8650", "sm8750")
+    members = bundle_set.load(tmp_path / "set").members
+    assert members == (Member("qnn", "qnn", {}, chips), Member("native", "native", {}))
+    for engine in ("qnn", "native"):
+        shown = edgekit("inspect", tmp_path / "set", "--engine", engine)
+        assert "  of qnn, compiled for sm8650 and sm8750; native\n" in shown.stdout
+    found = json.loads(edgekit("inspect", tmp_path / "set", "--json").stdout)
+    assert [own["chips"] for own in found["bundles"]] == [list(chips), []]
+    assert "bundles" not in json.loads(edgekit("inspect", tmp_path / "set" / "qnn", "--json").stdout)
+    text = (tmp_path / "set" / "README.md").read_text()
+    assert (
+        "compiled for sm8650, sm8750, and phones with such a chip open those. Other phones\ntake the" in text
+    )
 
 
 def test_provenance_has_the_versions_of_what_took_part(several: Path) -> None:

@@ -28,7 +28,7 @@ from edgekit.runtime.bundle.choice import choose
 from edgekit.runtime.errors import UnsupportedBundle
 
 NEW = Member("coreai", "coreai", {"ios": "27", "macos": "27"})
-OLD = Member("coreml", "coreml", {"ios": "18", "macos": "15.4"})
+OLD = Member("coreml", "coreml", {"ios": "18", "macos": "15.4"}, ("a17",))
 MEMBERS = {f"{name}/edgekit.json": f"manifest of {name}".encode() for name in ("coreai", "coreml")}
 SET = BundleSet(
     (NEW, OLD),
@@ -53,10 +53,15 @@ def test_what_is_written_is_read(folder: Path) -> None:
     assert bundle_set.load(folder) == SET and bundle_set.is_set(folder)
     # A reader of another language relies on these names.
     assert json.loads((folder / "bundles.json").read_text()) == {
-        "schema_version": 3,
+        "schema_version": 4,
         "bundles": [
-            {"path": "coreai", "format": "coreai", "minimum_os": {"ios": "27", "macos": "27"}},
-            {"path": "coreml", "format": "coreml", "minimum_os": {"ios": "18", "macos": "15.4"}},
+            {"path": "coreai", "format": "coreai", "minimum_os": {"ios": "27", "macos": "27"}, "chips": []},
+            {
+                "path": "coreml",
+                "format": "coreml",
+                "minimum_os": {"ios": "18", "macos": "15.4"},
+                "chips": ["a17"],
+            },
         ],
         "files": {name: vars(entry) for name, entry in SET.files.items()},
     }
@@ -71,7 +76,7 @@ def changed(*keys: Any, to: Any) -> bytes:
     table: Any = json.loads(
         json.dumps(
             {
-                "schema_version": 3,
+                "schema_version": 4,
                 "bundles": [vars(NEW), vars(OLD)],
                 "files": {name: vars(entry) for name, entry in SET.files.items()},
             }
@@ -93,7 +98,7 @@ def changed(*keys: Any, to: Any) -> bytes:
         (b"", MalformedFile, "not valid JSON"),
         (b"[]", MalformedFile, "has no schema_version"),
         (b'{"schema_version": 1, "schema_version": 1}', MalformedFile, "appears twice"),
-        (changed("schema_version", to=1), UnsupportedVersion, "schema version 1, this edgekit reads 3"),
+        (changed("schema_version", to=1), UnsupportedVersion, "schema version 1, this edgekit reads 4"),
         (changed("schema_version", to=True), UnsupportedVersion, "schema version unknown"),
         (changed("bundles", to=[]), MalformedFile, "lists no bundles"),
         (changed("bundles", to={}), MalformedFile, "bundles must be a list"),
@@ -119,6 +124,8 @@ def changed(*keys: Any, to: Any) -> bytes:
             "minimum_os of a bundle is no text",
         ),
         (changed("bundles", 0, "minimum_os", "ios", to=""), MalformedFile, "'' is no version"),
+        (changed("bundles", 0, "chips", to="a17"), MalformedFile, "chips is not a list"),
+        (changed("bundles", 0, "chips", to=[17]), MalformedFile, "a chip of a bundle is no text"),
         (changed("files", "README.md", "size", to=-1), MalformedFile, "size"),
         (changed("files", "../x", to=vars(SET.files["README.md"])), MalformedFile, "inside the bundle"),
     ],

@@ -46,7 +46,10 @@ from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.runs import TABLE_TILE_BYTES
+from edgekit.flashload import bundle_set
+from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.errors import BundleError, DiskFull, MalformedFile
+from edgekit.flashload.manifest import FileEntry
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.qnn.programs import WEIGHTS_FILE, model_file
@@ -314,6 +317,23 @@ def test_the_packages_of_the_own_chip_are_opened(chips: Path, tmp_path: Path) ->
     binary.write_bytes(bytes(binary.stat().st_size))
     assert f"layers.0/{binary.name}" in _in_a_process(tmp_path / "bundle", "sm8550").stderr
     assert _in_a_process(tmp_path / "bundle", "sm8650").returncode == 0
+
+
+@pytest.mark.parametrize(("chip", "taken"), [("sm8550-ab", "npu"), ("sm8650", "native"), (None, "npu")])
+def test_a_bundle_for_other_chips_is_passed_over(tmp_path: Path, chip: str | None, taken: str) -> None:
+    """By what the process has told when it loaded the libraries."""
+    members = (Member("npu", "qnn", {}, ("sm8550",)), Member("native", "native", {}))
+    entries = {f"{member.path}/edgekit.json": FileEntry(1, "0" * 64, "0" * 16) for member in members}
+    bundle_set.save(BundleSet(members, entries), tmp_path)
+    code = (
+        "import sys; from edgekit.flashload import bundle_set\n"
+        "from edgekit.runtime.engines.qnn.libraries import load_runtime\n"
+        "load_runtime(sys.argv[2] or None)\n"
+        "print(bundle_set.choose(sys.argv[1], ['native', 'qnn'], listed=True).name)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path), chip or ""]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == f"{taken}\n", done.stderr
 
 
 def test_a_compiled_program_names_files_beside_it_alone(chips: Path, tmp_path: Path) -> None:

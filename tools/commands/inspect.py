@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -74,6 +74,8 @@ def command(
         note(taken)
     with shown_bundle.open_weights() as file:
         found = _facts(shown_bundle, file)
+        if members := _members(folder):
+            found["bundles"] = members
         if plan is not None:
             found["plan"] = plan
         if runs:
@@ -93,6 +95,14 @@ def command(
         click.echo(json.dumps(found))
     else:
         _show(found)
+
+
+def _members(folder: str) -> list[dict[str, Any]]:
+    """What bundles.json says of the bundles of a set."""
+    from edgekit.flashload import bundle_set
+
+    members = bundle_set.load(folder).members if bundle_set.is_set(folder) else ()
+    return [asdict(member) for member in members]
 
 
 def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
@@ -301,6 +311,8 @@ def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
 def _show(found: dict[str, Any]) -> None:
     model, sizes, provenance = found["model"], found["sizes"], found["provenance"]
     prose(f"{found['bundle']}: {model['name']}, {model['family']}")
+    if "bundles" in found:
+        prose("of " + "; ".join(map(_member, found["bundles"])), "  ")
     traits = [
         f"{model['layers']} layers" + (f" with {model['experts']} experts" if model["experts"] else ""),
         f"hidden size {model['hidden_size']}",
@@ -368,6 +380,11 @@ def _show(found: dict[str, Any]) -> None:
         prose(f"adapter {_adapter(own)}; merged into the weights", "  ")
     for line in grouped(provenance.get("notes") or ()):
         prose(f"note: {line}", "  ")
+
+
+def _member(own: dict[str, Any]) -> str:
+    """One line about a bundle of a set."""
+    return f"{own['path']}" + (f", compiled for {' and '.join(own['chips'])}" if own["chips"] else "")
 
 
 def _adapter(own: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@
 namespace edgekit {
 namespace {
 
-constexpr std::int64_t kSchemaVersion = 3;
+constexpr std::int64_t kSchemaVersion = 4;
 constexpr std::size_t kMostDigits = 9;
 constexpr const char *kSystems[] = {"ios", "macos"};
 // What to do where a set has no bundle of use.
@@ -50,8 +50,8 @@ const std::string &text_of(const Json &value, const char *what, const std::strin
 }
 
 BundleSetMember parse_member(const Json &entry, const std::string &where) {
-  require_members(entry, {"path", "format", "minimum_os"}, "a bundle", where);
-  BundleSetMember member{text_of(entry.at("path"), "path", where), text_of(entry.at("format"), "format", where), {}};
+  require_members(entry, {"path", "format", "minimum_os", "chips"}, "a bundle", where);
+  BundleSetMember member{text_of(entry.at("path"), "path", where), text_of(entry.at("format"), "format", where), {}, {}};
   if (!is_inside(member.path)) malformed(where, in_quotes(member.path), " is not a plain relative path below the folder");
   if (entry.at("minimum_os").kind() != Json::Kind::object) malformed(where, "minimum_os is not an object");
   for (const auto &[system, version] : entry.at("minimum_os").object()) {
@@ -64,6 +64,8 @@ BundleSetMember parse_member(const Json &entry, const std::string &where) {
     }
     member.minimum_os.emplace_back(system, version.string());
   }
+  if (entry.at("chips").kind() != Json::Kind::array) malformed(where, "chips is not a list");
+  for (const Json &chip : entry.at("chips").array()) member.chips.push_back(text_of(chip, "a chip", where));
   return member;
 }
 
@@ -119,7 +121,17 @@ std::string later_systems(const BundleSet &set, const BundleRunner &runner, bool
          (is_own ? kOwn : kOfOthers);
 }
 
+// Whether programs were compiled, but not for the runner's chip: it would compile them whenever it opens them.
+bool needs_compiling(const BundleSetMember &member, const BundleRunner &runner) {
+  const auto is_own = [&](const std::string &name) { return is_chip(runner.chip, name); };
+  return !runner.chip.empty() && !member.chips.empty() && std::none_of(member.chips.begin(), member.chips.end(), is_own);
+}
+
 }  // namespace
+
+bool is_chip(std::string_view chip, std::string_view name) {
+  return chip.substr(0, name.size()) == name && (chip.size() == name.size() || chip[name.size()] == '-');
+}
 
 bool BundleRunner::has_format(std::string_view format) const {
   return formats.empty() || std::find(formats.begin(), formats.end(), format) != formats.end();
@@ -167,11 +179,15 @@ const BundleSetMember &choose_member(const BundleSet &set, const BundleRunner &r
     fail(EK_INVALID_ARGUMENT, in_quotes(runner.version, 40), " is no version of a system; give numbers with dots");
   }
   bool formats_fit = false;
+  const BundleSetMember *for_other_chips = nullptr;
   for (const BundleSetMember &member : set.members) {
     if (!runner.has_format(member.format)) continue;
-    if (runner.system.empty() || minimum_of(member, runner.system) <= own) return member;
     formats_fit = true;
+    if (!runner.system.empty() && own < minimum_of(member, runner.system)) continue;
+    if (!needs_compiling(member, runner)) return member;
+    if (for_other_chips == nullptr) for_other_chips = &member;
   }
+  if (for_other_chips != nullptr) return *for_other_chips;
   fail(EK_UNSUPPORTED_BUNDLE, where, ": ", formats_fit ? later_systems(set, runner, is_own) : missing_formats(set, runner, is_own));
 }
 

@@ -11,6 +11,7 @@
 #include "bundle_folder.h"
 #include "edgekit.h"
 #include "error.h"
+#include "onnx/qnn_executor.h"
 #include "session/session_formats.h"
 
 using namespace edgekit;
@@ -43,6 +44,7 @@ BundleRunner runner_of(const ek_choose_options &options) {
   }
   runner.system = text_or_empty(options.system);
   runner.version = text_or_empty(options.system_version);
+  runner.chip = qnn::chip();
   return runner;
 }
 

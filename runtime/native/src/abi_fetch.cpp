@@ -8,6 +8,7 @@
 #include "edgekit.h"
 #include "error.h"
 #include "fetch/fetch.h"
+#include "onnx/qnn_executor.h"
 
 using namespace edgekit;
 
@@ -31,6 +32,7 @@ FetchOptions read_options(const ek_fetch_options *given) {
   out.runner.formats = texts(options.formats, options.format_count, "formats");
   out.runner.system = text_or_empty(options.system);
   out.runner.version = text_or_empty(options.system_version);
+  out.runner.chip = qnn::chip();
   out.sha256 = text_or_empty(options.sha256);
   if (options.request_bytes != 0) out.request_bytes = options.request_bytes;
   out.compare = options.compare != 0;

@@ -104,7 +104,9 @@ void Fetch::take_set(const std::string &text, const std::string &where) {
 const BundleSetMember *Fetch::member_like_here(const std::string &where) const {
   try {
     BundleFolder here(staging_.folder());
-    return &choose_member(set_, {{format_of(here.take_root())}, options_.runner.system, options_.runner.version}, where, false);
+    BundleRunner alike = options_.runner;
+    alike.formats = {format_of(here.take_root())};
+    return &choose_member(set_, alike, where, false);
   } catch (const Error &) {
     return nullptr;
   }

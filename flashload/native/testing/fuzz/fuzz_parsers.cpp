@@ -146,8 +146,9 @@ void parse_bundle_set(std::string_view text) {
   });
 }
 
-const char *const kBundleSet = R"({"schema_version": 3, "bundles": [{"path": "a/b", "format": "coreml", "minimum_os":
-    {"ios": "26.4", "macos": "26"}}, {"path": "c", "format": "native", "minimum_os": {"ios": "17.0"}}],
+const char *const kBundleSet = R"({"schema_version": 4, "bundles": [{"path": "a/b", "format": "coreml", "minimum_os":
+    {"ios": "26.4", "macos": "26"}, "chips": ["a19"]}, {"path": "c", "format": "native", "minimum_os": {"ios": "17.0"},
+    "chips": []}],
     "files": {"c/edgekit.json": {"size": 5, "sha256":
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "xxh3": "0123456789abcdef"}}})";
 

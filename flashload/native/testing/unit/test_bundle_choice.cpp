@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using edgekit_testing::Scratch;
 
 struct Listed {
-  const char *path, *format, *systems;  // the last as JSON
+  const char *path, *format, *systems, *chips = "[]";  // the last two as JSON
 };
 
 // A bundle for new systems, one for older ones, and one for all.
@@ -34,11 +34,11 @@ std::string list_of(const std::vector<Listed> &members, const std::string &manif
   std::string bundles, files;
   for (const Listed &each : members) {
     bundles += (bundles.empty() ? "" : ",") + std::string(R"({"path":")") + each.path + R"(","format":")" + each.format +
-               R"(","minimum_os":)" + each.systems + "}";
+               R"(","minimum_os":)" + each.systems + R"(,"chips":)" + each.chips + "}";
     files += (files.empty() ? "" : ",") + std::string("\"") + each.path + R"(/edgekit.json":{"size":)" +
              std::to_string(manifest.size()) + R"(,"sha256":")" + std::string(64, '0') + R"(","xxh3":")" + digest + "\"}";
   }
-  return R"({"schema_version":3,"bundles":[)" + bundles + R"(],"files":{)" + files + "}}";
+  return R"({"schema_version":4,"bundles":[)" + bundles + R"(],"files":{)" + files + "}}";
 }
 
 void write(const fs::path &path, const std::string &text) {
@@ -60,9 +60,9 @@ std::string failure(ek_status status, Body &&body) {
 bool says(const std::string &text, const std::string &words) { return text.find(words) != std::string::npos; }
 
 std::string taken(const std::vector<Listed> &members, const std::vector<std::string> &formats, const char *system = "",
-                  const char *version = "") {
+                  const char *version = "", const char *chip = "") {
   const BundleSet set = parse_bundle_set(list_of(members), "bundles.json");
-  return choose_member(set, {formats, system, version}, "bundles.json").path;
+  return choose_member(set, {formats, system, version, chip}, "bundles.json").path;
 }
 
 EK_TEST(the_first_bundle_that_runs_is_taken) {
@@ -79,6 +79,17 @@ EK_TEST(the_first_bundle_that_runs_is_taken) {
   EK_CHECK(taken(kApple, every, "watchos", "1") == "coreai");  // no bundle names it
   EK_CHECK(taken(kAndroid, {"native"}) == "native");
   EK_CHECK(taken(kAndroid, {"native", "qnn"}) == "qnn");
+}
+
+EK_TEST(what_is_compiled_for_other_chips_is_taken_where_nothing_else_runs) {
+  const std::vector<std::string> every{"native", "qnn"};
+  const std::vector<Listed> compiled{{"qnn", "qnn", "{}", R"(["sm8550","sm8650"])"}, {"native", "native", "{}"}};
+  const auto on = [&](const std::vector<Listed> &members, const char *chip) { return taken(members, every, "", "", chip); };
+  EK_CHECK(on(compiled, "sm8650") == "qnn" && on(compiled, "sm8650-ac") == "qnn");
+  EK_CHECK(on(compiled, "sm8750") == "native" && on(compiled, "sm865") == "native" && on(compiled, "sm86500") == "native");
+  EK_CHECK(on(compiled, "") == "qnn");        // nobody knows
+  EK_CHECK(on(kAndroid, "sm8750") == "qnn");  // every chip compiles it
+  EK_CHECK(taken(compiled, {"qnn"}, "", "", "sm8750") == "qnn");
 }
 
 EK_TEST(what_keeps_each_bundle_from_running_is_said) {
@@ -99,7 +110,7 @@ EK_TEST(lists_of_bundles_are_compared_with_their_rules) {
     const char *from, *to, *said;
   };
   const Case cases[] = {
-      {R"("schema_version":3)", R"("schema_version":2)", "schema version 2, this edgekit reads 3"},
+      {R"("schema_version":4)", R"("schema_version":3)", "schema version 3, this edgekit reads 4"},
       {R"({"ios":"27","macos":"27"})", R"({"tvos":"27"})", "names 'tvos', a system"},
       {R"({"ios":"27","macos":"27"})", R"(["27"])", "minimum_os is not an object"},
       {R"({"ios":"27","macos":"27"})", R"({"ios":27})", "minimum_os of a bundle is no text"},
@@ -132,7 +143,7 @@ EK_TEST(a_folder_is_the_bundle_that_is_chosen_there) {
   const Scratch scratch;
   const fs::path folder = scratch.path();
   const std::string name = folder.u8string();
-  const BundleRunner processor{{"native"}, "", ""}, npu{{"native", "qnn"}, "", ""};
+  const BundleRunner processor{{"native"}, "", "", ""}, npu{{"native", "qnn"}, "", "", ""};
   const auto chosen = [&](const BundleRunner &runner, SetState state = SetState::whole) {
     return fs::u8path(choose_bundle(name, runner, state));
   };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bundle_folder.h"
+#include "bundle_set.h"
 #include "error.h"
 #include "onnx/program_check.h"
 #include "packages/package_engine.h"
@@ -22,7 +23,7 @@ constexpr const char *kOnNpu = ".npu.onnx", *kOnProcessor = ".processor.onnx", *
 std::mutex mutex;
 std::unique_ptr<ort::Runtime> runtime;  // as long as the process
 ort::Settings told, told_of_sources;    // to the provider
-std::string chip;
+std::string chip_here;
 
 // Such as "sm8650": what the system calls the chip, in small letters.
 std::string own_chip() {
@@ -49,13 +50,18 @@ void load(const Libraries &libraries) {
   auto made = std::make_unique<ort::Runtime>(libraries.onnxruntime, libraries.provider, kRegistered);
   told = told_of_sources = {{"backend_path", libraries.backend}};
   if (made->emulated() && !libraries.soc_model.empty()) told_of_sources.emplace_back("soc_model", libraries.soc_model);
-  chip = libraries.chip.empty() ? own_chip() : libraries.chip;
+  chip_here = libraries.chip.empty() ? own_chip() : libraries.chip;
   runtime = std::move(made);
 }
 
 bool is_loaded() {
   std::lock_guard<std::mutex> lock(mutex);
   return runtime != nullptr;
+}
+
+std::string chip() {
+  std::lock_guard<std::mutex> lock(mutex);
+  return chip_here;
 }
 
 std::unique_ptr<Engine> engine(Bundle &bundle, int threads) {
@@ -115,11 +121,10 @@ class QnnExecutor::Opened final : public OpenPackage {
 };
 
 QnnExecutor::QnnExecutor(std::string folder, const PackagePrograms &programs) : folder_(std::move(folder)) {
-  // Variants of a chip have a suffix: "sm8650-ac".
-  const auto found = std::find_if(programs.compiled().begin(), programs.compiled().end(), [](const auto &each) {
-    return chip == each.first || chip.compare(0, each.first.size() + 1, each.first + "-") == 0;
-  });
-  if (chip.empty() || found == programs.compiled().end()) return;
+  const std::string own = chip();
+  const auto found = std::find_if(programs.compiled().begin(), programs.compiled().end(),
+                                  [&own](const auto &each) { return is_chip(own, each.first); });
+  if (own.empty() || found == programs.compiled().end()) return;
   for (const std::string &file : found->second) {
     // compiled/CHIP/PACKAGE/FILE
     const std::size_t end = file.rfind('/');

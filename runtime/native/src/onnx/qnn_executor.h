@@ -37,6 +37,9 @@ void load(const Libraries &libraries);
 
 bool is_loaded();
 
+// The chip at hand, as compiled packages name it; empty before `load` was called, and where nobody has told.
+std::string chip();
+
 // Of a bundle of this format; `threads` are the head's. Throws Error: EK_UNSUPPORTED_BUNDLE before `load` was called, those of PackagePrograms.
 std::unique_ptr<Engine> engine(Bundle &bundle, int threads);
 

@@ -51,8 +51,8 @@ public final class Npu {
   }
 
   /**
-   * Says which of the chips that a bundle was compiled for is at hand. Where it was compiled for none of that name, its
-   * packages are compiled when they are opened, which takes long.
+   * Says which of the chips that a bundle was compiled for is at hand. Where it was compiled for none of that name, another
+   * bundle of its set is taken, or, where it is alone, its packages are compiled when they are opened, which takes long.
    *
    * @param name such as "sm8650"
    * @return this
