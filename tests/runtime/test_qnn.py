@@ -319,7 +319,10 @@ def test_the_packages_of_the_own_chip_are_opened(chips: Path, tmp_path: Path) ->
     assert _in_a_process(tmp_path / "bundle", "sm8650").returncode == 0
 
 
-@pytest.mark.parametrize(("chip", "taken"), [("sm8550-ab", "npu"), ("sm8650", "native"), (None, "npu")])
+@pytest.mark.parametrize(
+    ("chip", "taken"),
+    [("sm8550-ab", "npu"), ("SM8550", "npu"), ("sm8650", "native"), (None, "npu")],
+)
 def test_a_bundle_for_other_chips_is_passed_over(tmp_path: Path, chip: str | None, taken: str) -> None:
     """By what the process has told when it loaded the libraries."""
     members = (Member("npu", "qnn", {}, ("sm8550",)), Member("native", "native", {}))
@@ -345,6 +348,43 @@ def test_a_compiled_program_names_files_beside_it_alone(chips: Path, tmp_path: P
     (tmp_path / "bundle" / name).write_bytes(model.SerializeToString())
     sealing.relist(tmp_path / "bundle", name)
     assert "names a file that is not beside it" in _in_a_process(tmp_path / "bundle", "sm8550").stderr
+    # Nor one that is listed elsewhere under the name of one beside it, which nothing compares.
+    beside, elsewhere = "compiled/sm8550/layers.0/other.bin", "elsewhere/layers.0/other.bin"
+    own.s = b"other.bin"
+    (tmp_path / "bundle" / name).write_bytes(model.SerializeToString())
+    (binary,) = (tmp_path / "bundle/compiled/sm8550/layers.0").glob("t24*.bin")
+    for copy in (beside, elsewhere):
+        (tmp_path / "bundle" / copy).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(binary, tmp_path / "bundle" / copy)
+    sealing.edit(
+        tmp_path / "bundle", lambda manifest: manifest["programs"]["compiled"]["sm8550"].append(elsewhere)
+    )
+    sealing.relist(tmp_path / "bundle", name, elsewhere)
+    assert "names a file that is not beside it" in _in_a_process(tmp_path / "bundle", "sm8550").stderr
+
+
+def test_a_provider_that_the_application_has_registered_is_taken() -> None:
+    """ONNX Runtime refuses a second registration of a name."""
+    code = """
+from ctypes import CDLL, CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_uint32, c_void_p, cast
+from edgekit.runtime.engines.qnn import libraries
+class Base(__import__("ctypes").Structure):
+    _fields_ = [("get_api", CFUNCTYPE(POINTER(c_void_p), c_uint32)), ("get_version", CFUNCTYPE(c_char_p))]
+runtime = CDLL(str(libraries._library("onnxruntime", "libonnxruntime.so.*", "capi")))
+runtime.OrtGetApiBase.restype = POINTER(Base)
+table = runtime.OrtGetApiBase()[0].get_api(22)
+env = c_void_p()
+create = CFUNCTYPE(c_void_p, c_int, c_char_p, POINTER(c_void_p))(table[3])
+register = CFUNCTYPE(c_void_p, c_void_p, c_char_p, c_char_p)(table[301])
+provider = str(libraries._library("onnxruntime_qnn", "libonnxruntime_providers_qnn.so")).encode()
+assert create(4, b"application", byref(env)) is None
+assert register(env, b"QNNExecutionProvider", provider) is None
+assert register(env, b"QNNExecutionProvider", provider) is not None
+libraries.load_runtime()
+print("loaded")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "loaded\n", done.stderr
 
 
 @pytest.mark.parametrize("chip", SOCS)

@@ -1,5 +1,7 @@
 #include "onnx/ort_runtime.h"
 
+#include <utility>
+
 #include "error.h"
 #include "shared_library.h"
 #if defined(_WIN32)
@@ -29,6 +31,8 @@ class Held {
 
   Object **place() { return &object_; }
   Object *get() const { return object_; }
+  // It is not given back.
+  Object *keep() { return std::exchange(object_, nullptr); }
 
  private:
   const Release release_;
@@ -52,24 +56,35 @@ Runtime::Runtime(const std::string &library, const std::string &provider, const 
   if (api_ == nullptr) {
     fail(EK_UNSUPPORTED_VERSION, library, ": is ONNX Runtime ", base()->get_version(), "; install 1.", kVersion, " or later");
   }
-  done(function<Status *(*)(int, const char *, Env **)>(kCreateEnv)(kFatal, "edgekit", &env_));
-  done(function<Status *(*)(const Env *)>(kDisableTelemetryEvents)(env_));
-  done(function<Status *(*)(int, int, MemoryInfo **)>(kCreateCpuMemoryInfo)(kDeviceAllocator, kDefaultMemory, &memory_));
-  try {
-    done(function<Status *(*)(Env *, const char *, const PathChar *)>(kRegisterProviderLibrary)(
-        env_, name.c_str(), path_of(provider).c_str()));
-  } catch (const Error &error) {
-    fail(EK_OPEN_FAILED, provider, ": ONNX Runtime ", base()->get_version(), " cannot load the provider: ", error.what());
+  Held<Env> env(function<void (*)(Env *)>(kReleaseEnv));
+  Held<MemoryInfo> memory(function<void (*)(MemoryInfo *)>(kReleaseMemoryInfo));
+  done(function<Status *(*)(int, const char *, Env **)>(kCreateEnv)(kFatal, "edgekit", env.place()));
+  done(function<Status *(*)(const Env *)>(kDisableTelemetryEvents)(env.get()));
+  done(function<Status *(*)(int, int, MemoryInfo **)>(kCreateCpuMemoryInfo)(kDeviceAllocator, kDefaultMemory, memory.place()));
+  find_device(env.get(), name);
+  if (device_ == nullptr) {  // else the application has registered it: a second time is refused
+    try {
+      done(function<Status *(*)(Env *, const char *, const PathChar *)>(kRegisterProviderLibrary)(
+          env.get(), name.c_str(), path_of(provider).c_str()));
+    } catch (const Error &error) {
+      fail(EK_OPEN_FAILED, provider, ": ONNX Runtime ", base()->get_version(), " cannot load the provider: ", error.what());
+    }
+    find_device(env.get(), name);
   }
+  env_ = env.keep();
+  memory_ = memory.keep();
+  if (device_ == nullptr) return;
+  const auto *hardware = function<const HardwareDevice *(*)(const EpDevice *)>(kEpDeviceHardware)(device_);
+  emulated_ = function<int (*)(const HardwareDevice *)>(kHardwareDeviceType)(hardware) == kProcessor;
+}
+
+void Runtime::find_device(Env *env, const std::string &name) {
   const EpDevice *const *devices = nullptr;
   std::size_t count = 0;
-  done(function<Status *(*)(const Env *, const EpDevice *const **, std::size_t *)>(kGetEpDevices)(env_, &devices, &count));
+  done(function<Status *(*)(const Env *, const EpDevice *const **, std::size_t *)>(kGetEpDevices)(env, &devices, &count));
   for (std::size_t i = 0; i < count && device_ == nullptr; ++i) {
     if (function<const char *(*)(const EpDevice *)>(kEpName)(devices[i]) == name) device_ = devices[i];
   }
-  if (device_ == nullptr) fail(EK_ENGINE_FAILED, provider, ": finds neither an NPU nor its emulation on this system");
-  const auto *hardware = function<const HardwareDevice *(*)(const EpDevice *)>(kEpDeviceHardware)(device_);
-  emulated_ = function<int (*)(const HardwareDevice *)>(kHardwareDeviceType)(hardware) == kProcessor;
 }
 
 std::unique_ptr<Program> Runtime::open(const std::string &file, const Settings &settings, const Settings *provider) const {

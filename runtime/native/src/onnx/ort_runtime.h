@@ -44,10 +44,14 @@ class Program {
 
 class Runtime {
  public:
-  // Loads ONNX Runtime's library and the provider's, which is `name` there, for good. Throws Error: EK_OPEN_FAILED,
-  // EK_UNSUPPORTED_VERSION for a library that is older than kVersion or is another one, EK_ENGINE_FAILED where the provider
-  // finds no device.
+  // Loads ONNX Runtime's library and the provider's, which is `name` there, for good; a provider of this name that the
+  // process has registered already is taken as it is. Throws Error: EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION for a library that
+  // is older than kVersion or is another one.
   Runtime(const std::string &library, const std::string &provider, const std::string &name);
+  Runtime(const Runtime &) = delete;
+  Runtime &operator=(const Runtime &) = delete;
+
+  bool has_device() const { return device_ != nullptr; }  // without one nothing can be opened
 
   // Whether the provider computes on the processor, as an emulation does.
   bool emulated() const { return emulated_; }
@@ -63,6 +67,7 @@ class Runtime {
     return reinterpret_cast<Function>(const_cast<void *>(api_[place]));
   }
   void done(Status *status) const;  // throws Error where there is one
+  void find_device(Env *env, const std::string &name);
 
   const void *const *api_ = nullptr;
   Env *env_ = nullptr;

@@ -1,7 +1,6 @@
 #include "onnx/qnn_executor.h"
 
 #include <algorithm>
-#include <cctype>
 #include <mutex>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "error.h"
 #include "onnx/program_check.h"
 #include "packages/package_engine.h"
+#include "portable_names.h"
 #if defined(__ANDROID__)
 #include <sys/system_properties.h>
 #endif
@@ -21,18 +21,18 @@ constexpr const char *kRegistered = "QNNExecutionProvider";
 constexpr const char *kOnNpu = ".npu.onnx", *kOnProcessor = ".processor.onnx", *kCompiled = ".ctx.onnx";
 
 std::mutex mutex;
-std::unique_ptr<ort::Runtime> runtime;  // as long as the process
+std::unique_ptr<ort::Runtime> runtime;  // as long as the process, also where it found no device
+bool loaded = false;
 ort::Settings told, told_of_sources;    // to the provider
 std::string chip_here;
 
-// Such as "sm8650": what the system calls the chip, in small letters.
+// Such as "sm8650": what the system calls the chip.
 std::string own_chip() {
   std::string found;
 #if defined(__ANDROID__)
   char value[PROP_VALUE_MAX] = "";
   if (__system_property_get("ro.soc.model", value) > 0) found = value;
 #endif
-  for (char &letter : found) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   return found;
 }
 
@@ -46,17 +46,20 @@ std::string name_of(const std::string &path) { return path.substr(path.rfind('/'
 
 void load(const Libraries &libraries) {
   std::lock_guard<std::mutex> lock(mutex);
-  if (runtime != nullptr) return;
-  auto made = std::make_unique<ort::Runtime>(libraries.onnxruntime, libraries.provider, kRegistered);
+  if (loaded) return;
+  if (runtime == nullptr) runtime = std::make_unique<ort::Runtime>(libraries.onnxruntime, libraries.provider, kRegistered);
+  if (!runtime->has_device()) {
+    fail(EK_ENGINE_FAILED, libraries.provider, ": finds neither an NPU nor its emulation on this system");
+  }
   told = told_of_sources = {{"backend_path", libraries.backend}};
-  if (made->emulated() && !libraries.soc_model.empty()) told_of_sources.emplace_back("soc_model", libraries.soc_model);
-  chip_here = libraries.chip.empty() ? own_chip() : libraries.chip;
-  runtime = std::move(made);
+  if (runtime->emulated() && !libraries.soc_model.empty()) told_of_sources.emplace_back("soc_model", libraries.soc_model);
+  chip_here = small_letters(libraries.chip.empty() ? own_chip() : libraries.chip);
+  loaded = true;
 }
 
 bool is_loaded() {
   std::lock_guard<std::mutex> lock(mutex);
-  return runtime != nullptr;
+  return loaded;
 }
 
 std::string chip() {
@@ -166,7 +169,11 @@ std::unique_ptr<ort::Program> QnnExecutor::program(const Package &package, const
     const std::string model = read_folder_file(folder_, file, kMostProgramBytes);
     if (is_compiled) {
       std::vector<std::string> beside;
-      for (const std::string &each : offered) beside.push_back(name_of(each));
+      // The compiler's paths are relative to the model.
+      const std::string own = file.substr(0, file.size() - name_of(file).size());
+      for (const std::string &each : offered) {
+        if (each.size() > own.size() && each.compare(0, own.size(), own) == 0) beside.push_back(each.substr(own.size()));
+      }
       check_context(model, beside);
     } else {
       check_onnx(model, kFormat);
