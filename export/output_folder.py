@@ -24,10 +24,9 @@ from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import DiskFull, EdgekitError, MalformedFile, cut
-from edgekit.flashload.files import write_failed
+from edgekit.flashload.files import existing, free_bytes, write_failed
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.hub.repository import existing, free_bytes
 
 #: Of the first line of a journal, which anyone may have written.
 _MOST_LETTERS = 10_000

@@ -1,10 +1,11 @@
-"""Small file helpers: atomic replacement, locks, directory sync, reading a bounded file, digests."""
+"""Small file helpers: room, atomic replacement, locks, directory sync, reading a bounded file, digests."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+import shutil
 import stat
 import sys
 from contextlib import suppress
@@ -19,6 +20,16 @@ if sys.platform != "win32":
     import fcntl
 
 _HASH_BLOCK_BYTES = 4 << 20
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next(p for p in (path, *path.absolute().parents) if p.exists())
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes left on the disk where `path` is or will be."""
+    return shutil.disk_usage(existing(path)).free
 
 
 def fsync_directory(directory: Path) -> None:

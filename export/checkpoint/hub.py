@@ -21,10 +21,11 @@ from edgekit.export.checkpoint.errors import (
 from edgekit.export.checkpoint.peft_adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from edgekit.export.checkpoint.safetensors_dir import CONFIG, Checkpoint, weight_names
 from edgekit.export.checkpoint.safetensors_file import SafetensorsFile, parse_safetensors
+from edgekit.flashload.files import existing
 from edgekit.runtime.bundle.model_card import CARD, is_legal
 from edgekit.runtime.hub import Progress, Silent
 from edgekit.runtime.hub.errors import HubUnavailable, ModelNotFound, RevisionNotFound
-from edgekit.runtime.hub.repository import NAME, Repository, existing
+from edgekit.runtime.hub.repository import NAME, Repository
 from edgekit.runtime.tokenizer import TEMPLATE_FOLDER
 
 SHIPPED_MODELS = ("tiny-gemma", "tiny-llada", "tiny-block")

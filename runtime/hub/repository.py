@@ -10,7 +10,6 @@ The cache is huggingface_hub's own, so that what other tools have downloaded is 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload.errors import quoted
-from edgekit.flashload.files import file_digests
+from edgekit.flashload.files import existing, file_digests, free_bytes
 from edgekit.flashload.sizes import size
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.hub import Progress, Silent, answers
@@ -289,16 +288,6 @@ def origin(folder: Path) -> tuple[str | None, str] | None:
             return None
         commits.add(commit if unchanged and answers.COMMIT.fullmatch(commit) else "")
     return (None, commits.pop()) if len(commits) == 1 and "" not in commits else None
-
-
-def existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
-    return next(p for p in (path, *path.absolute().parents) if p.exists())
-
-
-def free_bytes(path: Path) -> int:
-    """Bytes left on the disk where `path` is or will be."""
-    return shutil.disk_usage(existing(path)).free
 
 
 def _bar(progress: Progress, name: str) -> type[Any]:

@@ -22,13 +22,12 @@ from edgekit.export.formats.base import Stages
 from edgekit.export.formats.packages.cut import COMPILED_FOLDER
 from edgekit.export.formats.qnn.provider import provider
 from edgekit.flashload.errors import DiskFull
-from edgekit.flashload.files import fsync_directory
+from edgekit.flashload.files import free_bytes, fsync_directory
 from edgekit.flashload.sizes import size
 from edgekit.runtime.child_process import run_tidily
 from edgekit.runtime.engines.qnn.programs import model_file
 from edgekit.runtime.engines.qnn.socs import SOCS
 from edgekit.runtime.errors import EngineUnavailable, one_line
-from edgekit.runtime.hub.repository import free_bytes
 
 _CALL = "from edgekit.export.formats.qnn.contexts import main; main()"
 _FATAL = 4  # of ONNX Runtime's log

@@ -88,7 +88,6 @@ struct Sink {
   jobject object;
   ek_bench *bench;    // null: it is not measured
   jlong forwards;     // denoising passes that end it; 0: none
-  ek_status told;     // what the bench said
 };
 
 jobject counters(JNIEnv *env, const ek_generation_statistics &found) {
@@ -119,8 +118,12 @@ bool told(JNIEnv *env, jobject sink, const ek_event &event) {
 
 std::int32_t forward(const ek_event *event, void *user_data) {
   auto &sink = *static_cast<Sink *>(user_data);
-  if (sink.bench != nullptr) sink.told = ek_bench_tell(sink.bench, 0, event);
-  if (sink.told != EK_OK) return 1;
+  // At once: the generation's own end has another message.
+  const bool counted = sink.bench == nullptr || guarded(sink.env, [&] {
+    check(sink.env, ek_bench_tell(sink.bench, 0, event));
+    return true;
+  });
+  if (!counted) return 1;
   if (event->kind != EK_EVENT_DRAFT && event->kind != EK_EVENT_COMMITTED) return 0;
   // A generation is one call of Java's: what it makes would live until its end.
   if (sink.env->PushLocalFrame(8) != JNI_OK) return 1;
@@ -142,11 +145,10 @@ jobject generate(JNIEnv *env, jclass, jlong session, jintArray prompt, jlong see
     wanted.options = options == nullptr ? nullptr : json.c_str();
     ek_generation_statistics found = {};
     found.struct_size = sizeof found;
-    Sink own = {env, sink, bench == 0 ? nullptr : handle<JavaBench>(bench)->bench, forwards, EK_OK};
+    Sink own = {env, sink, bench == 0 ? nullptr : handle<JavaBench>(bench)->bench, forwards};
     const ek_status status = ek_generate(handle<ek_session>(session), ids.data(), static_cast<std::int64_t>(ids.size()),
                                          &wanted, forward, &own, &found);
-    check_java(env);  // of the listener: the reason for a stop
-    check(env, own.told);
+    check_java(env);  // of the listener or the bench: the reason for a stop
     if (status != EK_STOPPED) check(env, status);
     return counters(env, found);
   });

@@ -38,7 +38,7 @@ public struct Bundle: Sendable {
 
   /// Whether a folder holds a bundle, or several of a model, by the names of its files alone. What arrives is no bundle
   /// before `BundleFetch.finish`.
-  public static func exists(at path: String) -> Bool { (try? BundleChoice.isPossible(in: path)) ?? false }
+  public static func exists(at path: String) -> Bool { (try? BundleChoice.holdsBundle(path)) ?? false }
 
   /// The bytes of a file by its name in the manifest, such as "tokenizer/tokenizer.json", compared with the manifest.
   /// Throws `invalidArgument` for a file that is not listed, `checksumMismatch`, and the other errors of reading.

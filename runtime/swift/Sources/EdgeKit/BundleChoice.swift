@@ -4,7 +4,7 @@ import Foundation
 /// What is in a folder, and which bundle of several there is to be opened, as the native library says.
 enum BundleChoice {
   /// Whether the folder holds a bundle, or several.
-  static func isPossible(in folder: String) throws(EdgeKitError) -> Bool {
+  static func holdsBundle(_ folder: String) throws(EdgeKitError) -> Bool {
     try NativeLibrary.check()
     var kind: Int32 = EK_FOLDER_OTHER
     try EdgeKitError.check(ek_folder_look(folder, &kind))

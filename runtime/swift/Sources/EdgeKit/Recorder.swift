@@ -93,13 +93,19 @@ extension Denoiser {
   ) throws(EdgeKitError) -> Bool {
     guard goesOn() else { return false }
     var reached = false
-    var told = EK_OK
+    var failure: EdgeKitError?
     let finished = try run(prompt, settings) { event in
-      told = recorder?.tell(event) ?? EK_OK
+      // At once: the generation's own end has another message.
+      do throws(EdgeKitError) {
+        try EdgeKitError.check(recorder?.tell(event) ?? EK_OK)
+      } catch {
+        failure = error
+        return false
+      }
       reached = forwards > 0 && (event.pointee.statistics?.pointee.forwards ?? 0) >= Int64(forwards)
-      return told == EK_OK && !reached && goesOn()
+      return !reached && goesOn()
     }
-    try EdgeKitError.check(told)
+    if let failure { throw failure }
     return finished || reached
   }
 

@@ -29,9 +29,10 @@ public final class Tokenizer: Sendable {
   /// throws, and `unsupportedBundle` for one that the core does not read.
   public init(bundle path: String) throws(EdgeKitError) {
     try NativeLibrary.check()
-    mask = try Bundle(path: path).manifest.sampler.mask
+    let bundle = try Bundle(path: path)  // of several the one that runs here
+    mask = bundle.manifest.sampler.mask
     var opened: OpaquePointer?
-    try EdgeKitError.check(ek_text_open(path, &opened))
+    try EdgeKitError.check(ek_text_open(bundle.path, &opened))
     guard let opened else { throw .internalError("ek_text_open gave no text") }
     handle = Handle(text: opened)
   }

@@ -1,6 +1,9 @@
 package io.edgekit;
 
-/** Ends generations that were given it, from any thread: each at its next step boundary, or before its first pass. */
+/**
+ * Ends what was given it, from any thread: a generation at its next step boundary, or before its first pass; a fetch within
+ * seconds, for another one to go on.
+ */
 public final class Cancellation {
   private volatile boolean cancelled;
 

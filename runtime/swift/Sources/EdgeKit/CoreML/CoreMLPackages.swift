@@ -8,11 +8,11 @@
     private let computeUnits: MLComputeUnits
     private let compiled: Compiled
 
-    /// Packages are compiled once into `cache`, which belongs to this bundle alone; nil: a folder of the system's
-    /// caches named after the bundle.
+    /// Packages are compiled once into `cache`, which belongs to this version of this bundle alone; nil: a folder of the
+    /// system's caches named after it. Those of earlier versions stay there until the system wants the room.
     public init(bundle: Bundle, computeUnits: MLComputeUnits = .all, cache: URL? = nil) {
       self.computeUnits = computeUnits
-      let name = bundle.manifest.weights.sha256
+      let name = bundle.manifest.sha256  // it lists the packages too, which another edgekit may write otherwise
       compiled = Compiled(folder: cache ?? URL.cachesDirectory.appending(path: "edgekit/\(name)"))
     }
 

@@ -90,6 +90,7 @@ import Synchronization
           given.withLock { $0[whole.file] = nil }
           if isStart {  // having been told so, the core takes all that it wants of the file
             _ = try await give(whole.file, from: 0, bytes: request.size, to: request, of: fetch)
+            downloads.remove(whole.file)
             return
           }
         }

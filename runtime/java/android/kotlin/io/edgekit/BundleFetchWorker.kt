@@ -47,23 +47,27 @@ open class BundleFetchWorker(context: Context, parameters: WorkerParameters) : C
     return passes && runAttemptCount < MOST_ATTEMPTS
   }
 
-  final override suspend fun doWork(): Result =
-    try {
+  final override suspend fun doWork(): Result {
+    // Work that is stopped while it opens gets no result of withContext, and has to close it all the same.
+    var opened: BundleFetch? = null
+    return try {
       foreground(null)?.let { setForeground(it) }
-      withContext(Dispatchers.IO) { BundleFetch.open(folder(), options()) }.use { fetch ->
-        fetch.running().collect { progress ->
-          setProgress(told(progress))
-          foreground(progress)?.let { setForeground(it) }
-          delay(LOOK_MILLISECONDS)
-        }
-        withContext(Dispatchers.IO) { finish(fetch) }
+      val fetch = withContext(Dispatchers.IO) { BundleFetch.open(folder(), options()).also { opened = it } }
+      fetch.running().collect { progress ->
+        setProgress(told(progress))
+        foreground(progress)?.let { setForeground(it) }
+        delay(LOOK_MILLISECONDS)
       }
+      withContext(Dispatchers.IO) { finish(fetch) }
       Result.success()
     } catch (error: EdgeKitException) {
       if (isWorthAnotherTry(error)) Result.retry() else failed(error)
     } catch (error: IllegalArgumentException) {
       failed(error)
+    } finally {
+      opened?.close()
     }
+  }
 
   private fun folder(): String =
     requireNotNull(inputData.getString(FOLDER)) { "the work has no folder; make it with request()" }
