@@ -13,9 +13,10 @@ from edgekit.export.models.base import Architecture
 
 #: Positions of short passes, half of them a prompt's. Attention averages over fewer rows there, so that what
 #: it gives reaches farther than in long ones.
-_SHORT = (2, 4, 8, 16, 32, 48)
-#: Short passes of each length.
-_SHORT_COUNT = 4
+_SHORT = (1, 2, 4, 8, 16, 32, 48)
+#: Short passes of each length at least, and positions in all of them: with few others beside it, what a token
+#: gives is its own, and tokens differ.
+_SHORT_COUNT, _SHORT_POSITIONS = 4, 128
 #: The key of the token that stands for what is not yet known, among `Architecture.defaults`.
 _MASK = "mask_token_id"
 
@@ -57,7 +58,7 @@ def canvases(
 ) -> Iterator[Canvas]:
     """Canvases whose share of noise goes from all of them to none in equal steps, those of each short length
     too. A token of noise is the model's mask, or any token where the model has none. `texts` [prompt +
-    canvas] each are taken in turn; without them tokens are random.
+    canvas] each are taken in turn, for short ones a later piece each time; without them tokens are random.
 
     Raises:
         ExportError: a text is too short.
@@ -73,12 +74,14 @@ def canvases(
         return others + (others >= mask)
 
     def made(i: int, count: int, prompt: int, canvas: int) -> Canvas:
-        text = random(prompt + canvas) if not texts else texts[i % len(texts)]
-        if len(text) < prompt + canvas:
-            raise ExportError(
-                f"calibration: a text has {len(text)} tokens, prompt and canvas take {prompt + canvas}"
-            )
-        clean = text[prompt : prompt + canvas]
+        length = prompt + canvas
+        text = random(length) if not texts else texts[i % len(texts)]
+        if len(text) < length:
+            raise ExportError(f"calibration: a text has {len(text)} tokens, prompt and canvas take {length}")
+        if texts:
+            start = i // len(texts) * length % (len(text) - length + 1)
+            text = text[start : start + length]
+        clean = text[prompt:]
         noisy = round(canvas * (1 - i / (count - 1)))
         order = torch.randperm(canvas, generator=generator)
         noised = clean.clone()
@@ -89,5 +92,8 @@ def canvases(
     for i in range(plan.count):
         yield made(i, plan.count, plan.prompt, plan.canvas)
     for length in plan.short:
-        for i in range(_SHORT_COUNT):
-            yield made(i, _SHORT_COUNT, length // 2, length - length // 2)
+        if length == 1 and architecture.causal_prefix:
+            continue  # the first token of every prompt sees itself alone
+        count = max(_SHORT_COUNT, _SHORT_POSITIONS // length)
+        for i in range(count):
+            yield made(i, count, length // 2, length - length // 2)

@@ -206,6 +206,19 @@ def test_the_head_is_the_cores(tmp_path: Path, family: str) -> None:
     np.testing.assert_array_equal(found.sample, noisy.argmax(-1))
 
 
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_passes_of_few_positions_stay_within_the_ranges(tmp_path: Path, family: str) -> None:
+    """Where a token sees hardly another: the codes of activations cut little off what the float model has."""
+    bundle, model = random_bundle(tmp_path, family, "mixed4")
+    rng, tokens = np.random.default_rng(1), model.architecture.vocab_size
+    texts = [torch.from_numpy(rng.integers(0, tokens, (1, n))) for n in (1, 2, 3) for _ in range(24)]
+    with torch.no_grad():
+        expected = [model.hidden(ids).numpy() for ids in texts]
+        with coded_activations(QnnPrograms(bundle), model):
+            found = [model.hidden(ids).numpy() for ids in texts]
+    assert min(map(decibels, found, expected)) > 40
+
+
 def test_two_steps_of_a_generation_are_those_of_the_reference(tiny: tuple[Path, ReferenceModel]) -> None:
     """A token that differs would have to be one whose margin is below the error: none does."""
     bundle, model = tiny
