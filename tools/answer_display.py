@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -156,6 +156,19 @@ def remark(answer: Answer, others: str = "another --seed or a higher --steps") -
     if answer.statistics.finish_reason != "eos":
         why = "the model filled its answer with blanks"
     return f"{why}: there is no text; try other words, {others}"
+
+
+def beyond_budget(own: Statistics, engine: Mapping[str, Any]) -> str:
+    """A remark on an emulation whose process took more memory than its budget, by what its `engine` counts;
+    empty for all others.
+    """
+    budget = own.memory_bytes
+    if budget is None or own.peak_bytes <= budget or engine.get("provider") != "emulation":
+        return ""
+    return (
+        f"the process took {size(own.peak_bytes)} of memory, more than its budget of {size(budget)}: the "
+        "emulation takes some that no budget counts"
+    )
 
 
 def plan_as_dict(generator: Generator) -> dict[str, Any]:

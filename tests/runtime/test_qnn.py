@@ -757,6 +757,18 @@ def _in_a_process(bundle: Path, chip: str | None, to: Path | None = None) -> sub
     )
 
 
+def test_an_emulation_that_takes_more_than_the_budget_is_told(
+    tiny: tuple[Path, ReferenceModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", str(tiny[0]), "Hi", "--engine", "qnn", "--max-new-tokens", "4", "--steps", "1"]
+    for peak, told in ((7_000_000_000, False), (9_000_000_000, True)):
+        monkeypatch.setattr("edgekit.runtime.session.session.peak_bytes", lambda peak=peak: peak)
+        done = CliRunner().invoke(main, [*words, "--memory", "8GB"])
+        assert done.exit_code == 0, done.output
+        said = "note: the process took 9 GB of memory, more than its budget of 8 GB: the emulation takes some"
+        assert (said in done.stderr) == told, done.stderr
+
+
 TALKING = """
 import os
 from edgekit.runtime.session import Session

@@ -87,6 +87,7 @@ def command(
 
     from edgekit.tools.answer_display import (
         answer,
+        beyond_budget,
         plan_as_dict,
         remark,
         statistics_as_dict,
@@ -134,5 +135,7 @@ def command(
         # The canvas is gone from the screen; the answer stays.
         write_text(result.text)
     if said := remark(result):
+        prose(f"note: {said}", err=True)
+    if said := beyond_budget(result.statistics, statistics["engine"]):
         prose(f"note: {said}", err=True)
     prose(summary(result.statistics) if search is None else search_summary(search), err=True)
