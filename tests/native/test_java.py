@@ -149,7 +149,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         found = {"folder": str(folder)}
         for name, part_s in (("url", 0.0), ("slow", 0.01), ("stuck", 3600.0)):
             found[name] = stack.enter_context(RangeServer(folder, part_s=part_s)).url
-        promising = RangeServer(folder, fault_of=lambda asked: Fault(promises=True))
+        promising = RangeServer(folder, fault_of=lambda asked: NOTHING_OF_USE["promises"])
         found["promises"] = stack.enter_context(promising).url
         yield [f"-Dfetch.{name}={value}" for name, value in found.items()]
 
