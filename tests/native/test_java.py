@@ -596,7 +596,9 @@ def test_a_server_that_keeps_threads_waiting_is_given_no_more(
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault(said="bytes 0-16383/50000000"), Fault(status=416)], ids=["another size", "416"]
+    "fault",
+    [Fault(said="bytes 0-16383/50000000"), Fault(said="bytes 0-16383/100"), Fault(status=416)],
+    ids=["another size", "a size within the range", "416"],
 )
 def test_a_file_of_another_size_is_told_at_once(
     java: Java, bundle: Path, tmp_path: Path, fault: Fault

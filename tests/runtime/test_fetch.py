@@ -401,9 +401,13 @@ def test_a_source_that_gives_nearly_nothing_is_left(
             Fault(said="bytes 0-16383/50000000"),
             r"has 50000000 bytes, and not \d+, in weights.safetensors: the bundle there was replaced",
         ),
+        (
+            Fault(said="bytes 0-16383/100"),
+            r"has 100 bytes, and not \d+, in weights.safetensors: the bundle there was replaced",
+        ),
         (Fault(status=416), r"has no bytes 0-16383 \(HTTP status 416\) in weights.safetensors: the bundle"),
     ],
-    ids=["another size", "416"],
+    ids=["another size", "a size within the range", "416"],
 )
 def test_a_file_of_another_size_is_not_asked_for_again(
     fault: Fault, said: str, bundle: Path, server: RangeServer, tmp_path: Path

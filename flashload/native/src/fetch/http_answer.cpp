@@ -34,7 +34,7 @@ bool take_unit(std::string_view &text) {
   return true;
 }
 
-// "bytes 0-99/1000", whose last number may be an asterisk.
+// "bytes 0-99/1000", whose last number may be an asterisk. The range and the size may contradict each other.
 bool parse_content_range(std::string_view text, ByteRange &range, std::uint64_t &size, bool &size_known) {
   std::uint64_t last = 0;
   if (!take_unit(text) || !take_number(text, range.begin) || !take_letter(text, '-') || !take_number(text, last) ||
@@ -44,7 +44,7 @@ bool parse_content_range(std::string_view text, ByteRange &range, std::uint64_t 
   size_known = !take_letter(text, '*');
   if (size_known && !take_number(text, size)) return false;
   range.end = last + 1;
-  return text.empty() && range.begin < range.end && (!size_known || range.end <= size);
+  return text.empty();
 }
 
 HttpAnswerFound later(const std::string &why) { return {HttpAnswer::later, why}; }
@@ -56,11 +56,13 @@ HttpAnswerFound read_part(std::string_view content_range, ByteRange asked, std::
   ByteRange given;
   std::uint64_t given_size = 0;
   bool size_known = false;
-  if (!parse_content_range(content_range, given, given_size, size_known)) {
-    return later("answered with a part, and Content-Range " + in_quotes(content_range));
-  }
-  if (size_known && size != 0 && given_size != size) {
+  const bool is_read = parse_content_range(content_range, given, given_size, size_known);
+  // Before the range, which a file of another size cannot give either.
+  if (is_read && size_known && size != 0 && given_size != size) {
     return {HttpAnswer::other, "has " + std::to_string(given_size) + " bytes, and not " + std::to_string(size) + ","};
+  }
+  if (!is_read || given.begin >= given.end || (size_known && given.end > given_size)) {
+    return later("answered with a part, and Content-Range " + in_quotes(content_range));
   }
   if (given.begin != asked.begin) {  // more than was asked for does no harm
     return later("was asked for bytes " + shown(asked) + " and answered with " + shown(given));
