@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
@@ -110,6 +111,7 @@ class Server:
                 coding = answer.headers.get("Content-Encoding", "").strip()
                 if coding.lower() not in ("", "identity"):
                     raise FetchFailed(f"answered in the coding {quoted(coding)}, which was not asked for")
+                _require_length(answer.headers)
                 head(answer.status, answer.headers.get("Content-Range"))
                 while part := answer.read1(_PART_BYTES):
                     pace.check(len(part))
@@ -323,6 +325,21 @@ def _reason(error: object, patience_s: float) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(error) if isinstance(error, BaseException) else str(error)
+
+
+def _require_length(headers: Message) -> None:
+    """Raises FetchFailed for a Content-Length that gives none: where Python takes no notice of it, it reads
+    for as long as the connection is open.
+    """
+    if "chunked" in headers.get("Transfer-Encoding", "").lower():
+        return
+    lengths = list(dict.fromkeys(said.strip() for said in headers.get_all("Content-Length", [])))
+    if len(lengths) > 1:
+        said = " and ".join(quoted(length) for length in lengths[:2])
+        raise FetchFailed(f"answered with different lengths, Content-Length {said}")
+    for length in lengths:
+        if not (length.isascii() and length.isdigit()):
+            raise FetchFailed(f"answered with Content-Length {quoted(length)}, which is no number of bytes")
 
 
 def _without_password(address: str) -> str:

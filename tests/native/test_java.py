@@ -482,8 +482,21 @@ def test_what_stays_damaged_is_an_exception_and_changes_nothing(
         (Fault(redirect="ftp://elsewhere{path}"), "FETCH_FAILED .*leads to an address of another kind"),
         (Fault(redirect="http://host:99999{path}"), "FETCH_FAILED .*leads to an address of another kind"),
         (Fault(redirect="{path}"), "FETCH_FAILED .*without an end"),
+        (Fault(lengths=("many",)), 'FETCH_FAILED .*Content-Length "many", which is no number of bytes'),
+        (Fault(lengths=("-5",)), 'FETCH_FAILED .*Content-Length "-5", which is no number of bytes'),
+        (Fault(lengths=("5", "9")), 'FETCH_FAILED .*different lengths, Content-Length "5" and "9"'),
     ],
-    ids=["404", "403", "silent", "ftp", "port", "circle"],
+    ids=[
+        "404",
+        "403",
+        "silent",
+        "ftp",
+        "port",
+        "circle",
+        "no length",
+        "negative length",
+        "two lengths",
+    ],
 )
 def test_where_no_source_gives_it(java: Java, bundle: Path, tmp_path: Path, fault: Fault, said: str) -> None:
     with RangeServer(bundle, fault_of=lambda asked: fault) as server:

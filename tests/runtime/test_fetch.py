@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import random
+import re
 import shutil
 import signal
 import socket
@@ -532,6 +533,36 @@ def test_what_is_no_address(address: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [Fault(longer=True), Fault(coding="Identity"), Fault(coding="")])
 def test_odd_answers_that_are_of_use(fault: Fault, bundle: Path, server: RangeServer, tmp_path: Path) -> None:
     server.fault_of = lambda asked: fault
+    fetch(server.url, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(bundle)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        (("many",), "answered with Content-Length 'many', which is no number of bytes"),
+        (("-5",), "answered with Content-Length '-5', which is no number of bytes"),
+        (("1_0",), "answered with Content-Length '1_0', which is no number of bytes"),
+        (("5", "70000"), "answered with different lengths, Content-Length '5' and '70000'"),
+    ],
+)
+@pytest.mark.parametrize("name", [MANIFEST_NAME, WEIGHTS])
+def test_lengths_that_are_none(
+    name: str, lengths: tuple[str, ...], said: str, bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    faulty = Fault(lengths=lengths)
+    with RangeServer(bundle, fault_of=lambda asked: faulty if asked.path == name else None) as odd:
+        fetch([odd.url, server.url], tmp_path / "here", trouble=told.append)
+        assert contents(tmp_path / "here") == contents(bundle)
+        assert f"{odd.url}: {said}" in told
+        with pytest.raises(FetchFailed, match=rf": {re.escape(said)}$"):
+            fetch(odd.url, tmp_path / "alone", connections=1)
+
+
+def test_a_length_that_is_said_twice(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    nbytes = str((bundle / MANIFEST_NAME).stat().st_size)
+    server.fault_of = lambda asked: Fault(lengths=(nbytes, nbytes)) if asked.path == MANIFEST_NAME else None
     fetch(server.url, tmp_path / "here")
     assert contents(tmp_path / "here") == contents(bundle)
 

@@ -37,6 +37,7 @@ class Fault:
     longer: bool = False  # its end is ignored
     surplus: bytes = b""  # behind the bytes, counted in Content-Length
     coding: str | None = None  # Content-Encoding
+    lengths: tuple[str, ...] | None = None  # Content-Length, once for each
     redirect: str | None = None  # to another address, "{path}" being what was asked for
     silent: bool = False  # the connection is closed before any answer
     instead: tuple[bytes, bytes] | None = None  # of an answer: the first, then the second again and again
@@ -160,7 +161,7 @@ class _Answering(BaseHTTPRequestHandler):
             headers["Content-Range"] = fault.said or f"bytes {first}-{end - 1}/{len(data)}"
         if fault.coding is not None:
             headers["Content-Encoding"] = fault.coding
-        self.head(asked, status, headers)
+        self.head(asked, status, headers, fault.lengths)
         for byte in body if fault.drips else b"":
             self.wfile.write(bytes([byte]))
             time.sleep(0.05)
@@ -179,11 +180,16 @@ class _Answering(BaseHTTPRequestHandler):
         self.head(asked, status, {"Content-Length": str(len(body)), "Content-Type": "text/html"})
         self.send(asked, body)
 
-    def head(self, asked: Asked, status: int, headers: dict[str, str]) -> None:
+    def head(
+        self, asked: Asked, status: int, headers: dict[str, str], lengths: tuple[str, ...] | None = None
+    ) -> None:
         asked.status = status
         self.send_response(status)
         for name, value in headers.items():
-            self.send_header(name, value)
+            if lengths is None or name != "Content-Length":
+                self.send_header(name, value)
+        for length in lengths or ():
+            self.send_header("Content-Length", length)
         self.end_headers()
 
     def send(self, asked: Asked, body: bytes) -> None:

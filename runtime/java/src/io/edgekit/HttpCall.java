@@ -136,22 +136,22 @@ final class HttpCall {
       connection.setRequestProperty("Accept-Encoding", "identity");
       connection.setRequestProperty("User-Agent", "edgekit/" + Library.version());
       if (range != null) connection.setRequestProperty("Range", range);
-      int status = connection.getResponseCode();
-      if (status < 0) throw new Useless("answered with something else than HTTP");
+      HttpAnswer answer = new HttpAnswer(connection);
+      int status = answer.status();
       answered = true;
-      String location = connection.getHeaderField("Location");
+      String location = answer.field("Location");
       if (isRedirect(status) && location != null) {
-        usable = ended(connection.getInputStream());
+        usable = ended(answer.body());
         came();
         return HttpSource.redirected(url, location);
       }
-      String coding = connection.getContentEncoding();
+      String coding = answer.field("Content-Encoding");
       if (status < 300 && coding != null && !coding.isEmpty() && !coding.equalsIgnoreCase("identity")) {
         throw new Useless("answered in the coding \"" + coding + "\", which was not asked for");
       }
       came();
-      if (!taker.head(status, connection.getHeaderField("Content-Range"))) return null;
-      InputStream in = connection.getInputStream();
+      if (!taker.head(status, answer.field("Content-Range"))) return null;
+      InputStream in = answer.body();
       Pace pace = new Pace();
       byte[] part = new byte[PART_BYTES];
       for (int count = next(connection, in, part); count >= 0; count = next(connection, in, part)) {
