@@ -71,7 +71,8 @@ def fetch(
         progress: told ten times a second how far it is; what it raises ends the fetch.
         trouble: told of answers that failed, in one line, by any thread.
 
-    Raises FetchFailed, BundleError (ChecksumMismatch, WriteFailed), UnsupportedBundle, or InvalidRequest.
+    Raises FetchFailed, BundleError (ChecksumMismatch, OpenFailed, WriteFailed), UnsupportedBundle, or
+    InvalidRequest.
     """
     given = [sources] if isinstance(sources, str) else list(sources)
     if not 1 <= connections <= _MOST_CONNECTIONS:

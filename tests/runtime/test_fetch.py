@@ -35,7 +35,7 @@ from edgekit.flashload.errors import (
     UnsupportedBundle,
     WriteFailed,
 )
-from edgekit.flashload.fetch import Fetch, Request, Step
+from edgekit.flashload.fetch import Fetch, Progress, Request, Step
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.runtime.fetch import fetch
@@ -950,9 +950,65 @@ def test_a_link_among_what_has_arrived_is_not_followed(
     (tmp_path / "here.arriving").mkdir()
     (tmp_path / "here.arriving" / ".edgekit-arriving").touch()
     (tmp_path / "here.arriving" / "README.md").symlink_to(tmp_path / "mine")
-    with pytest.raises(WriteFailed, match=r"README.md: cannot open"):
+    with pytest.raises(
+        OpenFailed, match=r"README.md: is a link, where a file of the bundle is to lie; remove"
+    ):
         fetch(server.url, tmp_path / "here")
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+
+
+OTHERS = {"folder": a_folder, "FIFO": getattr(os, "mkfifo", None)}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("when", ["before", "at the end"])
+@pytest.mark.parametrize("name", ["README.md", WEIGHTS, MANIFEST_NAME])
+def test_what_is_no_file_where_one_arrives(
+    name: str, when: str, kind: str, bundle: Path, tmp_path: Path
+) -> None:
+    """It is named, as to fetch again does not mend it; where that does, it is removed."""
+    if (make := OTHERS[kind]) is None:
+        pytest.skip("has no FIFOs")
+    arrives = tmp_path / "here.arriving"
+    made: list[str] = []
+
+    def put(progress: Progress | None = None) -> None:
+        at_end = progress is None or (progress.total and progress.whole == progress.total)
+        if at_end and not made:
+            made.append(name)
+            (arrives / name).unlink(missing_ok=True)
+            make(arrives / name)
+
+    if when == "before":
+        arrives.mkdir()
+        (arrives / ".edgekit-arriving").touch()
+        put()
+        if (name == MANIFEST_NAME) == (kind == "FIFO"):
+            fetch(str(bundle), tmp_path / "here")
+            assert contents(tmp_path / "here") == contents(bundle)
+            return
+    said = f"{arrives / name}: is a {kind}, where a file of the bundle is to lie; remove it or move it away"
+    with pytest.raises(OpenFailed, match=f"^{re.escape(said)}$"):
+        fetch(str(bundle), tmp_path / "here", progress=None if when == "before" else put)
+    if when == "before":
+        failed = command(bundle, tmp_path / "here")
+        assert failed.exit_code == 2 and failed.stderr.endswith(f"{said}\n")
+
+
+def test_what_is_no_folder_where_a_bundle_arrives(bundle: Path, tmp_path: Path) -> None:
+    for kind, make in {"file": Path.touch, "FIFO": OTHERS["FIFO"]}.items():
+        if make is None:
+            continue
+        make(tmp_path / f"{kind}.arriving")
+        with pytest.raises(
+            OpenFailed, match=rf"{kind}.arriving: is there, and is no folder; .* move it away"
+        ):
+            fetch(str(bundle), tmp_path / kind)
 
 
 def test_a_mark_that_is_a_link_is_not_written_through(server: RangeServer, tmp_path: Path) -> None:

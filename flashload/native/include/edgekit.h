@@ -1073,7 +1073,8 @@ typedef struct ek_fetch_request {
  * other bytes again and again; EK_WRITE_FAILED, also for a disk that has no room for the bundle; EK_UNSUPPORTED_VERSION,
  * EK_UNSUPPORTED_BUNDLE where none of several bundles is of the formats, or with only_formats the one that is alone is not;
  * EK_INVALID_ARGUMENT for a folder that has files
- * which are no bundle's; EK_READ_FAILED, EK_OUT_OF_MEMORY. */
+ * which are no bundle's; EK_OPEN_FAILED where a folder or another thing lies in FOLDER.arriving in the place of a file;
+ * EK_READ_FAILED, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_fetch_next(ek_fetch *fetch, int32_t *step, ek_fetch_request *request) EK_NOEXCEPT;
 
 /* What an HTTP server answered, before its bytes: the status, redirects followed, and the header Content-Range, null where
@@ -1117,7 +1118,8 @@ typedef struct ek_fetch_info {
 EK_API ek_status ek_fetch_get_info(ek_fetch *fetch, ek_fetch_info *info) EK_NOEXCEPT;
 
 /* Puts the bundle in its place, in one step where the system can exchange folders, and removes the one that was there. Sessions of that
- * one must be closed: what they read after that has changed. EK_INVALID_STATE before EK_FETCH_READY, EK_WRITE_FAILED. */
+ * one must be closed: what they read after that has changed. EK_INVALID_STATE before EK_FETCH_READY, EK_WRITE_FAILED,
+ * EK_OPEN_FAILED as above. */
 EK_API ek_status ek_fetch_finish(ek_fetch *fetch) EK_NOEXCEPT;
 
 /* Removes what has arrived; other calls than ek_fetch_close are EK_INVALID_STATE then. EK_INVALID_ARGUMENT. */

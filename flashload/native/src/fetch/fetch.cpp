@@ -148,6 +148,7 @@ void Fetch::finish() {
     } else {
       for (const File &file : files_) {
         if (staging_.has_file(file.name, file.size)) continue;
+        staging_.require_place(file.name);
         fail(EK_WRITE_FAILED, staging_path_, ": ", in_quotes(file.name),
              " was removed or changed by somebody else while the bundle arrived; fetch it again");
       }

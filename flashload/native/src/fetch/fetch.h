@@ -90,7 +90,8 @@ class Fetch {
 
   // `request` is filled for `ask`. Throws Error: EK_FETCH_FAILED where no source gives what is needed,
   // EK_CHECKSUM_MISMATCH where they give other bytes, EK_WRITE_FAILED (also for a disk without the room), EK_READ_FAILED,
-  // EK_UNSUPPORTED_BUNDLE, EK_UNSUPPORTED_VERSION, EK_INVALID_ARGUMENT. It then throws the same again.
+  // EK_OPEN_FAILED for what is no file in the place of one that arrives, EK_UNSUPPORTED_BUNDLE, EK_UNSUPPORTED_VERSION,
+  // EK_INVALID_ARGUMENT. It then throws the same again.
   FetchStep next(FetchRequest &request);
 
   // What the server said before the first byte. Throws Error (EK_FETCH_FAILED) where the answer is of no use: the request is over.
@@ -106,7 +107,7 @@ class Fetch {
   FetchProgress progress();
   const std::string &staging() const noexcept { return staging_path_; }
 
-  // Throws Error: EK_INVALID_STATE before next() has said that it is ready, EK_WRITE_FAILED.
+  // Throws Error: EK_INVALID_STATE before next() has said that it is ready, EK_WRITE_FAILED, EK_OPEN_FAILED as next().
   void finish();
   // Removes what has arrived. Nothing else may be called behind it.
   void discard();

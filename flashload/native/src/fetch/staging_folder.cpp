@@ -111,6 +111,27 @@ std::vector<fs::path> folders_below(const fs::path &folder) {
   return folders;
 }
 
+// For messages; null for a file, and for nothing.
+const char *other_than_file(const fs::path &path) {
+  std::error_code error;
+  switch (fs::symlink_status(path, error).type()) {
+    case fs::file_type::none:
+    case fs::file_type::not_found:
+    case fs::file_type::regular:
+      return nullptr;
+    case fs::file_type::directory:
+      return "a folder";
+    case fs::file_type::symlink:
+      return "a link";
+    case fs::file_type::fifo:
+      return "a FIFO";
+    case fs::file_type::socket:
+      return "a socket";
+    default:
+      return "a device";
+  }
+}
+
 [[noreturn]] void refuse(const fs::path &path, const char *doing, const std::error_code &error) {
   fail(EK_WRITE_FAILED, path.u8string(), ": cannot ", doing, " (", error.message(), "); check the folder and its disk");
 }
@@ -160,6 +181,9 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
   if (fs::exists(folder_, error) && fs::equivalent(folder_, fs::current_path(error), error)) {
     fail(EK_OPEN_FAILED, this->folder(), ": is the current folder, which a bundle cannot change places with; give one below it");
   }
+  if (fs::exists(staging_, error) && !fs::is_directory(staging_, error)) {
+    fail(EK_OPEN_FAILED, path(), ": is there, and is no folder; bundles arrive in a folder of that name: move it away");
+  }
   fs::create_directories(staging_, error);
   if (error) refuse(staging_, "be made", error);
   if (fs::is_symlink(staging_, error)) fail(EK_OPEN_FAILED, path(), ": is a link; remove it");
@@ -180,7 +204,10 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
   mark(staging_, kIsArriving);
   // It stays until the end, as a whole bundle has one.
   fs::remove(staging_ / kManifestName, error);
-  if (error) refuse(staging_, "be emptied", error);
+  if (error) {
+    require_place(kManifestName);
+    refuse(staging_, "be emptied", error);
+  }
 }
 
 StagingFolder::~StagingFolder() {
@@ -238,6 +265,14 @@ bool StagingFolder::has_file(const std::string &name, std::uint64_t size) const 
   return fs::is_regular_file(fs::symlink_status(path, error)) && fs::file_size(path, error) == size;
 }
 
+void StagingFolder::require_place(const std::string &name) const {
+  const fs::path path = staging_ / fs::u8path(name);
+  const char *other = other_than_file(path);
+  if (other != nullptr) {
+    fail(EK_OPEN_FAILED, path.u8string(), ": is ", other, ", where a file of the bundle is to lie; remove it or move it away");
+  }
+}
+
 std::string StagingFolder::place(const std::string &name) const {
   const fs::path path = staging_ / fs::u8path(name);
   std::error_code error;
@@ -250,6 +285,7 @@ std::string StagingFolder::place(const std::string &name) const {
   }
   fs::create_directories(path.parent_path(), error);
   if (error) refuse(path.parent_path(), "be made", error);
+  require_place(name);
   return path.u8string();
 }
 

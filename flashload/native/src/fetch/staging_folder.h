@@ -38,9 +38,12 @@ class StagingFolder {
   // Whether a file of this size is there, and no link.
   bool has_file(const std::string &name, std::uint64_t size) const;
 
-  // The path of a file that arrives, and the folders that it lies in. Throws Error (EK_WRITE_FAILED).
+  // Throws Error (EK_OPEN_FAILED) where something else than a file lies there: to fetch again would not mend that.
+  void require_place(const std::string &name) const;
+  // The path of a file that arrives; makes the folders that it lies in. Throws Error (EK_WRITE_FAILED), and as
+  // require_place().
   std::string place(const std::string &name) const;
-  // Throws Error (EK_WRITE_FAILED).
+  // Throws Error as place().
   void write(const std::string &name, const std::string &bytes) const;
 
   using Listed = std::function<bool(const std::string &)>;

@@ -91,7 +91,8 @@ public final class BundleFetch implements AutoCloseable {
    * @return whether all is here, for {@link #finish}; false where it was ended
    * @throws EdgeKitException FETCH_FAILED where no source gives what is needed, CHECKSUM_MISMATCH and MALFORMED_FILE where they
    *     give other bytes again and again, WRITE_FAILED (also for a disk without the room), UNSUPPORTED_BUNDLE,
-   *     UNSUPPORTED_VERSION, INVALID_ARGUMENT for a folder that has files which are no bundle's, READ_FAILED
+   *     UNSUPPORTED_VERSION, INVALID_ARGUMENT for a folder that has files which are no bundle's, OPEN_FAILED where a folder
+   *     or another thing lies in FOLDER.arriving in the place of a file, READ_FAILED
    * @throws IllegalArgumentException for a source that is no address of a folder
    * @throws IllegalStateException where it runs already, or is closed
    */
@@ -225,7 +226,7 @@ public final class BundleFetch implements AutoCloseable {
    * Puts the bundle in its place, and removes the one that was there. Sessions of that one must be closed before: what they read
    * after that has changed.
    *
-   * @throws EdgeKitException INVALID_STATE before all is here, WRITE_FAILED
+   * @throws EdgeKitException INVALID_STATE before all is here, WRITE_FAILED, OPEN_FAILED as {@link #run}
    */
   public void finish() {
     handle.use(
