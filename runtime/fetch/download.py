@@ -179,19 +179,25 @@ class _Download:
         if self._stopped:
             return self.fetch.give_back(request)
         missing = False
+        gave, promised = 0, request.nbytes  # 0: nobody knows how many
 
         def head(status: int, content_range: str | None) -> None:
-            nonlocal missing
+            nonlocal missing, promised
             missing = status in (404, 410)
+            if status == 200:  # the file from its beginning, whatever was asked for
+                promised = request.size
             self.fetch.answer(request, status, content_range)
 
         try:
             parts = self.transports[request.source].ask(request, head)
             for part in parts:
+                gave += len(part)
                 if not self.fetch.write(request, part):
                     return None
                 if self._stopped:
                     return self.fetch.give_back(request)
+            if gave < promised:
+                raise FetchFailed(f"gave {gave} of {promised} bytes of {request.name}")
         except FetchFailed as error:
             if not (missing and request.nbytes == 0):  # of several bundles there is no manifest
                 said = self._reasons[request.source] = str(error).removeprefix(f"{name}: ")

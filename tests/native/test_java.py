@@ -375,6 +375,7 @@ TOLD = {
     "no range": "Content-Range",
     "not ready": "HTTP status 503",
     "coded": "coding",
+    "cut at once": "gave 0 of ",
 }
 
 

@@ -1358,6 +1358,24 @@ def test_a_long_wait_is_told(bundle: Path, tmp_path: Path) -> None:
     assert f"{server.url}: is not ready (HTTP status 503); is asked again in 4 seconds" in told
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_short_answer_is_told_when_it_comes(whole: bool, bundle: Path, tmp_path: Path) -> None:
+    """Also one that is as long as it says."""
+    told: list[str] = []
+
+    def short(asked: Asked) -> Fault | None:
+        of_weights = asked.path == WEIGHTS and asked.range != HEADER
+        return Fault(cut=1000, lengths=("1000",), whole=whole) if of_weights else None
+
+    nbytes = (bundle / WEIGHTS).stat().st_size
+    of = nbytes if whole else nbytes - 16384
+    with RangeServer(bundle, fault_of=short) as server, pytest.raises(FetchFailed) as failed:
+        fetch(server.url, tmp_path / "here", connections=1, trouble=told.append)
+    said = f"{server.url}: gave 1000 of {of} bytes of {WEIGHTS}"
+    assert told[0] == said and str(failed.value).startswith(f"{server.url}: gave 1000 of ")
+    assert f"{said}; is asked again in 4 seconds" in told or not whole
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

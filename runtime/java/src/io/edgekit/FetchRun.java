@@ -248,7 +248,8 @@ final class FetchRun {
   /** False where the request was taken from this thread. */
   private boolean send(FetchRequest request) throws InterruptedException {
     int source = request.source();
-    HttpCall call = sources[source].call(request, new Answer(request));
+    Answer answer = new Answer(request);
+    HttpCall call = sources[source].call(request, answer);
     synchronized (this) {
       open.put(request, call);
     }
@@ -257,6 +258,7 @@ final class FetchRun {
       pause(request.waitMilliseconds());
       if (leavesWaiting(source)) throw new IOException("gave nothing in time, and its answer has no end");
       if (!isStopped()) call.run();
+      why = answer.lack();
     } catch (IOException error) {
       why = error.getMessage();
     } catch (RuntimeException | Error error) {
@@ -283,18 +285,29 @@ final class FetchRun {
   /** Gives what comes to the fetch. */
   private final class Answer implements HttpCall.Taker {
     private final FetchRequest request;
+    private boolean over;  // for the fetch, which needs no more of it
+    private long gave;
+    private long promised;  // 0: nobody knows how much
 
     Answer(FetchRequest request) {
       this.request = request;
+      promised = request.bytes();
+    }
+
+    /** What it has given too little of; null: nothing, or it is not at its end. */
+    String lack() {
+      return over || gave >= promised ? null : "gave " + gave + " of " + promised + " bytes of " + request.name();
     }
 
     @Override
     public boolean head(int status, String contentRange) {
       if (isStopped()) return false;
       try {
+        if (status == 200) promised = request.size();  // the file from its beginning, whatever was asked for
         fetch.answer(request, status, contentRange);
         return true;
       } catch (EdgeKitException error) {
+        over = true;
         if (error.status() != Status.FETCH_FAILED) throw error;
         trouble.accept(error.getMessage());
         return false;
@@ -303,7 +316,10 @@ final class FetchRun {
 
     @Override
     public boolean part(byte[] data, int count) {
-      return !isStopped() && fetch.write(request, data, 0, count);
+      if (isStopped()) return false;
+      gave += count;
+      over = !fetch.write(request, data, 0, count);
+      return !over;
     }
   }
 }
