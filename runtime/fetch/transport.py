@@ -234,6 +234,16 @@ class _Answer(http.client.HTTPResponse):
 
     watch: _Watch | None = None
 
+    def _read_status(self):  # type: ignore[no-untyped-def]
+        """As the class above, but past all that only announces the answer, such as 103 Early Hints: Python
+        does so with 100 alone. It ends with the time that the answer has to begin in.
+        """
+        while True:
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+            if status <= 101 or status >= 200:  # 101 is an answer of its own
+                return version, status, reason
+            http.client.parse_headers(self.fp)
+
     def read1(self, n: int = -1) -> bytes:
         """As the class above. Raises FetchFailed too."""
         assert self.watch is not None

@@ -24,7 +24,7 @@ from support.bench_reports import bench, check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
-from support.range_server import NOTHING_OF_USE, Fault, RangeServer
+from support.range_server import EARLY_HINTS, NOTHING_OF_USE, Fault, RangeServer
 from test_native_text import KINDS, of_bytes
 from test_packaging import TOOLS
 from tokenizers import Tokenizer
@@ -396,6 +396,19 @@ def test_a_server_without_ranges_is_taken_as_such(java: Java, bundle: Path, tmp_
     with RangeServer(bundle, without_ranges=True) as server:
         found = fetched(java, tmp_path / "bundle", server.url)
     assert arriving.contents(tmp_path / "bundle") == arriving.contents(bundle) and found.damaged == 0
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_hints_before_an_answer_are_passed_over(
+    java: Java, bundle: Path, tmp_path: Path, elsewhere: bool
+) -> None:
+    before = EARLY_HINTS + b"HTTP/1.1 102 Processing\r\n\r\n" + EARLY_HINTS
+    with RangeServer(bundle) as server, RangeServer(bundle) as front:
+        server.fault_of = lambda asked: Fault(before=before)
+        front.fault_of = lambda asked: Fault(before=before, redirect=server.url + "{path}")
+        found = fetched(java, tmp_path / "bundle", front.url if elsewhere else server.url)
+    assert arriving.contents(tmp_path / "bundle") == arriving.contents(bundle)
+    assert found.damaged == 0 and found.trouble == []
 
 
 def test_java_goes_on_with_what_was_cancelled(java: Java, bundle: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import arriving, sealing
 from support.arriving import WEIGHTS, contents
-from support.range_server import NOTHING_OF_USE, Asked, Fault, RangeServer
+from support.range_server import EARLY_HINTS, NOTHING_OF_USE, Asked, Fault, RangeServer
 
 from edgekit.flashload.errors import (
     ChecksumMismatch,
@@ -565,6 +565,15 @@ def test_a_length_that_is_said_twice(bundle: Path, server: RangeServer, tmp_path
     server.fault_of = lambda asked: Fault(lengths=(nbytes, nbytes)) if asked.path == MANIFEST_NAME else None
     fetch(server.url, tmp_path / "here")
     assert contents(tmp_path / "here") == contents(bundle)
+
+
+@pytest.mark.parametrize("many", [1, 20])
+def test_hints_before_an_answer(many: int, bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    told: list[str] = []
+    processing = b"HTTP/1.1 102 Processing\r\n\r\n"
+    server.fault_of = lambda asked: Fault(before=(EARLY_HINTS + processing) * many)
+    fetch(server.url, tmp_path / "here", trouble=told.append)
+    assert contents(tmp_path / "here") == contents(bundle) and told == []
 
 
 def test_redirects_are_followed(bundle: Path, server: RangeServer, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ class Fault:
     surplus: bytes = b""  # behind the bytes, counted in Content-Length
     coding: str | None = None  # Content-Encoding
     lengths: tuple[str, ...] | None = None  # Content-Length, once for each
+    before: bytes = b""  # the answer
     redirect: str | None = None  # to another address, "{path}" being what was asked for
     silent: bool = False  # the connection is closed before any answer
     instead: tuple[bytes, bytes] | None = None  # of an answer: the first, then the second again and again
@@ -45,10 +46,12 @@ class Fault:
     endless: bool = False  # a body without end; with `redirect` of that answer, and with `drips` slowly
 
 
+EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
 _CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 #: Answers that always give something, and none of it is of a file's bytes. By what they give.
 NOTHING_OF_USE = {
     "promises": Fault(instead=(b"", b"HTTP/1.1 100 Continue\r\n\r\n")),
+    "hints": Fault(instead=(b"", EARLY_HINTS)),
     "status": Fault(instead=(b"HTTP/1.1 200 ", b"O")),
     "headers": Fault(instead=(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n")),
     "size of a chunk": Fault(instead=(_CHUNKED + b"4\r\nsome\r\n1", b";a")),
@@ -127,6 +130,7 @@ class _Answering(BaseHTTPRequestHandler):
         fault = owner.next_fault(asked) or Fault()
         if fault.silent:
             return self.close_now()
+        self.wfile.write(fault.before)
         if fault.redirect is not None:
             to = {"Location": fault.redirect.format(path=self.path)}
             if not fault.endless:

@@ -141,7 +141,7 @@ final class HttpCall {
       answered = true;
       String location = answer.field("Location");
       if (isRedirect(status) && location != null) {
-        usable = ended(answer.body());
+        usable = answer.leavesConnection() && ended(answer.body());
         came();
         return HttpSource.redirected(url, location);
       }
@@ -159,7 +159,7 @@ final class HttpCall {
         if (!taker.part(part, count)) return null;
       }
       in.close();
-      usable = true;
+      usable = answer.leavesConnection();
       return null;
     } catch (Useless error) {
       throw error;
