@@ -80,15 +80,11 @@ class Server:
     @staticmethod
     def at(address: str) -> Server:
         """Raises InvalidRequest for what is no address of a folder."""
-        try:
-            parts = urlsplit(address)
-            usable = bool((parts.hostname or "").encode("idna")) and (parts.port is None or parts.port > 0)
-        except ValueError:
-            usable = False
-        if not usable or any(letter <= " " or letter == "\x7f" for letter in address):
+        if not _has_place(address) or any(letter <= " " or letter == "\x7f" for letter in address):
             raise InvalidRequest(
                 f"{quoted(address, 200)}: is no address; give that of a folder, as https://host/folder"
             )
+        parts = urlsplit(address)
         if parts.username is not None or parts.query or parts.fragment:
             raise InvalidRequest(
                 f"{quoted(_without_password(address), 200)}: has a user, a query or a fragment; "
@@ -165,7 +161,7 @@ class _Redirects(HTTPRedirectHandler):
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
         before, after = (urlsplit(address).scheme.lower() for address in (req.full_url, newurl))
-        if after not in ("http", "https"):
+        if after not in ("http", "https") or not _has_place(newurl):
             raise FetchFailed(f"leads to what is no address of the web, {quoted(newurl, 200)}")
         if before == "https" and after == "http":
             raise FetchFailed(f"leads to an address without encryption, {quoted(newurl, 200)}")
@@ -350,6 +346,15 @@ def _require_length(headers: Message) -> None:
     for length in lengths:
         if not (length.isascii() and length.isdigit()):
             raise FetchFailed(f"answered with Content-Length {quoted(length)}, which is no number of bytes")
+
+
+def _has_place(address: str) -> bool:
+    """Whether it names a host, and a port that there is, if any. Systems take others modulo 65536."""
+    try:
+        parts = urlsplit(address)
+        return bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _without_password(address: str) -> str:

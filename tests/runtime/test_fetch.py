@@ -522,8 +522,30 @@ def test_redirects_to_what_is_no_address(
     assert contents(tmp_path / "here") == contents(bundle)
 
 
+@pytest.mark.parametrize("port", ["99999", "-1", "0", "+80", "modulo"])
+def test_redirects_to_a_port_that_is_none(
+    port: str, bundle: Path, server: RangeServer, tmp_path: Path
+) -> None:
+    host, _, own = server.url.rpartition(":")
+    to = f"{host}:{int(own) + 65536 if port == 'modulo' else port}{{path}}"
+    with RangeServer(bundle) as odd:
+        odd.fault_of = lambda asked: Fault(redirect=to)
+        with pytest.raises(FetchFailed, match="leads to what is no address of the web, 'http://127"):
+            fetch(odd.url, tmp_path / "here")
+    assert server.log == []
+
+
 @pytest.mark.parametrize(
-    "address", ["http://", f"http://{'a' * 70}.test/x", "http://.test/x", "http://[::1", "https://a b/"]
+    "address",
+    [
+        "http://",
+        f"http://{'a' * 70}.test/x",
+        "http://.test/x",
+        "http://[::1",
+        "https://a b/",
+        "http://a:0/",
+        "http://a:65616/",
+    ],
 )
 def test_what_is_no_address(address: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="is no address"):

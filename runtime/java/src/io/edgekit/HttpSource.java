@@ -24,7 +24,7 @@ final class HttpSource {
     }
     boolean odd = address.chars().anyMatch(letter -> letter <= ' ' || letter == 0x7f);
     boolean more = url.getUserInfo() != null || url.getQuery() != null || url.getRef() != null;
-    if (odd || more || !isUsable(url)) throw refused(address);
+    if (odd || more || !isUsable(url) || !hasUsablePort(url)) throw refused(address);
     int end = address.length();
     while (address.charAt(end - 1) == '/') --end;
     below = encoded(address.substring(0, end), ADDRESS_SAFE);
@@ -43,7 +43,15 @@ final class HttpSource {
 
   private static boolean isUsable(URL url) {
     boolean http = url.getProtocol().equals("http") || url.getProtocol().equals("https");
-    return http && !url.getHost().isEmpty() && url.getPort() <= MOST_PORT;
+    return http && !url.getHost().isEmpty();
+  }
+
+  /** Also where it says none. Java itself takes "-1" for none, and "+80" for 80. */
+  private static boolean hasUsablePort(URL url) {
+    String authority = url.getAuthority();
+    String behind = authority.substring(Math.max(authority.lastIndexOf('@'), authority.lastIndexOf(']')) + 1);
+    String port = behind.substring(behind.indexOf(':') < 0 ? behind.length() : behind.indexOf(':') + 1);
+    return port.isEmpty() || port.matches("[0-9]+") && url.getPort() > 0 && url.getPort() <= MOST_PORT;
   }
 
   /** Where an answer leads; throws IOException for what is none. */
@@ -55,6 +63,7 @@ final class HttpSource {
       throw new HttpCall.Useless("leads to what is no address, \"" + location + "\"");
     }
     if (!isUsable(to)) throw new HttpCall.Useless("leads to an address of another kind, \"" + location + "\"");
+    if (!hasUsablePort(to)) throw new HttpCall.Useless("leads to what is no address, \"" + location + "\"");
     if (from.getProtocol().equals("https") && !to.getProtocol().equals("https")) {
       throw new HttpCall.Useless("leads to an address without encryption, \"" + location + "\"");
     }

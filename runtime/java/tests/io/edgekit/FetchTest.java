@@ -391,7 +391,7 @@ public final class FetchTest {
   @Test
   public void whatIsNoAddressIsRefused() {
     String[] odd = {"", "llada", "/llada", "ftp://a/b", "http://", "http:///b", "https://a b/c", "https://a/b?c", "https://a/b#c",
-      "https://a:99999/b", "https://me:secret@host/b", "file:///etc"};
+      "https://a:99999/b", "http://a:-1/b", "http://a:0/b", "https://me:secret@host/b", "file:///etc"};
     for (String each : odd) {
       try (BundleFetch fetch = open(each)) {
         IllegalArgumentException error =
