@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         UnsupportedBundle,
         Verifier,
         VerifierFailed,
+        discard,
         fetch,
         load,
     )
@@ -81,6 +82,7 @@ __all__ = [
     "Verifier",
     "VerifierFailed",
     "__version__",
+    "discard",
     "fetch",
     "load",
 ]

@@ -6,6 +6,7 @@ The core says which bytes to ask for, and compares what comes; who asks is a tra
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int32, c_uint64, c_void_p
@@ -77,6 +78,11 @@ class Progress:
     current: bool
     chosen: str
     kept_format: bool
+
+
+def arriving_folder(folder: str | Path) -> Path:
+    """Where what a fetch brings to `folder` lies until it is whole. Raises OpenFailed for what is no path."""
+    return Path(f"{os.path.realpath(os.fsdecode(_native.path_bytes(folder)))}.arriving")
 
 
 class Fetch:

@@ -16,7 +16,7 @@ from edgekit.runtime.api.options import Option
 from edgekit.runtime.api.prompt import Message, Prompt
 from edgekit.runtime.api.search import SearchBranch, SearchResult, SearchStatistics
 from edgekit.runtime.errors import GenerationEnded, PromptTooLong
-from edgekit.runtime.fetch import Arrived, fetch
+from edgekit.runtime.fetch import Arrived, discard, fetch
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
 from edgekit.runtime.search import Attempt, Verifier, VerifierFailed
 from edgekit.runtime.tokenizer import ChatTemplateError
@@ -50,6 +50,7 @@ __all__ = [
     "UnsupportedBundle",
     "Verifier",
     "VerifierFailed",
+    "discard",
     "fetch",
     "load",
 ]

@@ -4,6 +4,6 @@ use them.
 
 from __future__ import annotations
 
-from edgekit.runtime.fetch.download import Arrived, fetch
+from edgekit.runtime.fetch.download import Arrived, discard, fetch
 
-__all__ = ["Arrived", "fetch"]
+__all__ = ["Arrived", "discard", "fetch"]

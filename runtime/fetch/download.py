@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgekit.flashload.errors import FetchFailed, InvalidRequest
-from edgekit.flashload.fetch import Fetch, Progress, Request, Step
+from edgekit.flashload.errors import FetchFailed, InvalidRequest, WriteFailed
+from edgekit.flashload.fetch import Fetch, Progress, Request, Step, arriving_folder
 from edgekit.runtime.bundle.choice import formats_here
 from edgekit.runtime.fetch.transport import Transport, transport
 
@@ -106,6 +107,25 @@ def fetch(
         done.current,
         done.chosen,
     )
+
+
+def discard(folder: str | Path) -> None:
+    """Give up a fetch that was interrupted or has failed: remove what it has left in FOLDER.arriving. Without
+    that nothing is done. A bundle that is in `folder` stays.
+
+    Raises OpenFailed where what has that name is not of a fetch, InvalidRequest where a fetch is at it,
+    WriteFailed.
+    """
+    arriving = arriving_folder(folder)
+    if not os.path.lexists(arriving):  # to open a fetch would make it
+        return
+    fetching = Fetch(folder, ["nowhere"])
+    try:
+        fetching.discard()
+    finally:
+        fetching.close()
+    if os.path.lexists(arriving):
+        raise WriteFailed(f"{arriving}: cannot be removed; check the rights to it and to its files")
 
 
 def _nobody(told: object) -> None:

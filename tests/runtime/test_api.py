@@ -91,6 +91,7 @@ TEMPLATE = (
     "chat_template_kwargs: 'Mapping[str, Any] | None' = None"
 )
 SIGNATURES = {
+    "discard": "(folder: 'str | Path') -> 'None'",
     "fetch": "(sources: 'str | Sequence[str]', folder: 'str | Path', *, sha256: 'str | None' = None, "
     "formats: 'Sequence[str] | None' = None, system: 'tuple[str, str] | None' = None, "
     "connections: 'int' = 4, compare: 'bool' = False, "
@@ -173,7 +174,7 @@ NAMES = [
     "Committed", "Done", "Draft", "EdgekitError", "Event", "FetchFailed", "GenerationEnded",
     "InvalidOption", "InvalidPrompt", "Message", "Model", "Option", "Prompt", "PromptTooLong",
     "SearchBranch", "SearchResult", "SearchStatistics", "Statistics", "UnsupportedBundle", "Verifier",
-    "VerifierFailed", "__version__", "fetch", "load",
+    "VerifierFailed", "__version__", "discard", "fetch", "load",
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from support import arriving, sealing
 from support.arriving import WEIGHTS, contents
 from support.range_server import EARLY_HINTS, NOTHING_OF_USE, Asked, Fault, RangeServer
 
+import edgekit
 from edgekit.flashload.errors import (
     ChecksumMismatch,
     EdgekitError,
@@ -1317,6 +1318,47 @@ def test_an_interrupt_says_how_to_go_on(bundle: Path, tmp_path: Path) -> None:
         server.after_part, server.part_s = None, 0.0
         assert fetch(server.url, tmp_path / "here").found > 0
     assert contents(tmp_path / "here") == contents(bundle)
+
+
+# --- giving up ------------------------------------------------------------------------------------------
+
+
+def test_discarding_removes_what_has_arrived(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    here = arriving.make(tmp_path / "here", seed=3)
+    before = contents(here)
+    server.fault_of = lambda asked: Fault(status=403) if len(server.log) > 2 else None
+    with pytest.raises(FetchFailed):
+        fetch(server.url, here)
+    assert (tmp_path / "here.arriving").is_dir()
+    (tmp_path / "link").symlink_to("here")
+    edgekit.discard(tmp_path / "link")
+    assert contents(here) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link"]
+    edgekit.discard(str(here))
+    edgekit.discard(tmp_path / "deep" / "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link"]
+    server.fault_of = None
+    assert fetch(server.url, here).found == 0
+
+
+def test_discarding_leaves_what_is_not_of_a_fetch(bundle: Path, server: RangeServer, tmp_path: Path) -> None:
+    a_folder(tmp_path / "here.arriving")
+    with pytest.raises(OpenFailed, match=r"here.arriving: is there, and is not of a fetch"):
+        edgekit.discard(tmp_path / "here")
+    (tmp_path / "link.arriving").symlink_to("here.arriving")
+    with pytest.raises(OpenFailed, match=r"link.arriving: is a link"):
+        edgekit.discard(tmp_path / "link")
+    (tmp_path / "file.arriving").write_text("mine")
+    with pytest.raises(OpenFailed, match=r"file.arriving: is there, and is no folder"):
+        edgekit.discard(tmp_path / "file")
+    assert (tmp_path / "here.arriving" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "file.arriving").read_text() == "mine"
+    under_way = Fetch(tmp_path / "other", [server.url])
+    with pytest.raises(InvalidRequest, match="another one fetches this bundle now"):
+        edgekit.discard(tmp_path / "other")
+    under_way.close()
+    with pytest.raises(OpenFailed, match="null byte"):
+        edgekit.discard("a\0b")
 
 
 # --- the command ----------------------------------------------------------------------------------------
