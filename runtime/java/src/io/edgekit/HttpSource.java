@@ -1,6 +1,7 @@
 package io.edgekit;
 
 import java.io.IOException;
+import java.net.IDN;
 import java.net.MalformedURLException;
 import java.net.URL;
 import java.nio.charset.StandardCharsets;
@@ -10,7 +11,7 @@ import java.util.Locale;
 final class HttpSource {
   private static final int MOST_PORT = 65535;
   /** What RFC 3986 has in paths besides letters, digits and "-._~". */
-  private static final String NAME_SAFE = "/", ADDRESS_SAFE = "/:%[]!$&'()*+,;=@";
+  private static final String NAME_SAFE = "/", PATH_SAFE = "/:%!$&'()*+,;=@";
 
   private final String below;
 
@@ -25,9 +26,25 @@ final class HttpSource {
     boolean odd = address.chars().anyMatch(letter -> letter <= ' ' || letter == 0x7f);
     boolean more = url.getUserInfo() != null || url.getQuery() != null || url.getRef() != null;
     if (odd || more || !isUsable(url) || !hasUsablePort(url)) throw refused(address);
-    int end = address.length();
-    while (address.charAt(end - 1) == '/') --end;
-    below = encoded(address.substring(0, end), ADDRESS_SAFE);
+    String path = url.getPath();
+    while (path.endsWith("/")) path = path.substring(0, path.length() - 1);
+    String port = url.getPort() < 0 ? "" : ":" + url.getPort();
+    below = url.getProtocol() + "://" + host(url, address) + port + encoded(path, PATH_SAFE);
+  }
+
+  /** As servers of names know it: letters beyond ASCII have a spelling within it. */
+  private static String host(URL url, String address) {
+    if (url.getHost().startsWith("[")) return url.getHost();  // numbers of IPv6
+    try {
+      return IDN.toASCII(url.getHost());
+    } catch (IllegalArgumentException error) {
+      throw refused(address);
+    }
+  }
+
+  /** What addresses of its files begin with, without a slash at the end. */
+  String address() {
+    return below;
   }
 
   private static IllegalArgumentException refused(String address) {

@@ -82,6 +82,18 @@ public final class FetchTest {
   }
 
   @Test
+  public void addressesAreWrittenAsServersTakeThem() {
+    String[][] written = {
+      {"https://bücher.example/Bücher%20/", "https://xn--bcher-kva.example/B%C3%BCcher%20"},
+      {"HTTP://Host:8080//", "http://Host:8080"},
+      {"http://[::1]:80/[a]", "http://[::1]:80/%5Ba%5D"},
+      {"http://my_host/a", "http://my_host/a"},
+    };
+    for (String[] each : written) assertEquals(each[1], new HttpSource(each[0]).address());
+    assertThrows(IllegalArgumentException.class, () -> new HttpSource("http://a..b\u00fc/c"));
+  }
+
+  @Test
   public void nothingIsInPlaceBeforeItIsFinished() throws Exception {
     try (BundleFetch fetch = open(URL)) {
       assertEquals(Status.INVALID_STATE, assertThrows(EdgeKitException.class, fetch::finish).status());
