@@ -165,7 +165,7 @@ def test_a_set_names_the_chips_that_its_bundles_were_compiled_for(
     assert members == (Member("qnn", "qnn", {}, chips), Member("native", "native", {}))
     for engine in ("qnn", "native"):
         shown = edgekit("inspect", tmp_path / "set", "--engine", engine)
-        assert "  of qnn, compiled for sm8650 and sm8750; native\n" in shown.stdout
+        assert "  one of qnn, compiled for sm8650 and sm8750; native\n" in shown.stdout
     found = json.loads(edgekit("inspect", tmp_path / "set", "--json").stdout)
     assert [own["chips"] for own in found["bundles"]] == [list(chips), []]
     assert "bundles" not in json.loads(edgekit("inspect", tmp_path / "set" / "qnn", "--json").stdout)

@@ -312,7 +312,7 @@ def _show(found: dict[str, Any]) -> None:
     model, sizes, provenance = found["model"], found["sizes"], found["provenance"]
     prose(f"{found['bundle']}: {model['name']}, {model['family']}")
     if "bundles" in found:
-        prose("of " + "; ".join(map(_member, found["bundles"])), "  ")
+        prose("one of " + "; ".join(map(_member, found["bundles"])), "  ")
     traits = [
         f"{model['layers']} layers" + (f" with {model['experts']} experts" if model["experts"] else ""),
         f"hidden size {model['hidden_size']}",
