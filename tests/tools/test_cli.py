@@ -570,7 +570,7 @@ def test_inspect_shows_what_is_in_a_bundle(gemma_bundle: Path) -> None:
         "diffusion_gemma",
         "6 layers with 4 experts",
         "self-conditioning",
-        "quantization: mixed4, groups of 32",
+        "quantization: mixed4, groups of 16 and 32",
         "programs: onnx (onnx-3)",
         "memory of 8 GB",
         "layers.0.experts.3",
