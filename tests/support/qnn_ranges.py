@@ -31,7 +31,6 @@ from edgekit.export.models import architecture, complete
 from edgekit.export.models.base import Architecture
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
-from edgekit.runtime.engines.qnn.executor import QnnExecutor
 from edgekit.runtime.sampling import Denoiser, HeadRequest
 from edgekit.runtime.session import Session
 from edgekit.runtime.tokenizer import Tokenizer
@@ -102,7 +101,7 @@ def compare(name: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             cut = Packaging((0, 32) if arch.causal_prefix else (96,))
             export(resolve(name), Path(folder, "bundle"), options(SCHEME, cut, calibrate=calibrate))
-            with Session(Path(folder, "bundle"), executor=QnnExecutor()) as session:
+            with Session(Path(folder, "bundle")) as session:
                 found = scores(arch, session, made)
         each = [decibels(a, b) for a, b in zip(found, expected, strict=True)]
         whole = decibels(np.concatenate(found), np.concatenate(expected))
