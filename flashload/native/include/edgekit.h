@@ -980,9 +980,10 @@ typedef struct ek_choose_options {
 /* The folder of the bundle to open: `folder` itself where it is a bundle, of whatever format, else that of the first bundle in
  * its bundles.json which the options allow, those last that were compiled for other chips than the one that ek_qnn_load knows;
  * its manifest is compared with what bundles.json says of it. A path in `buffer` of `capacity` bytes, without a NUL; `*size` is
- * its size in bytes, also where `buffer` is null. EK_UNSUPPORTED_BUNDLE where none is allowed, with what keeps each from it; EK_OPEN_FAILED for a folder that holds no bundle, and where that bundle is missing;
- * EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION, EK_CHECKSUM_MISMATCH, EK_TRUNCATED_FILE, EK_READ_FAILED, EK_FILE_CHANGED,
- * EK_BUFFER_TOO_SMALL, EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+ * its size in bytes, also where `buffer` is null. EK_UNSUPPORTED_BUNDLE where none is allowed, with what keeps each from it;
+ * EK_OPEN_FAILED for a folder that holds no bundle, and where that bundle is missing; EK_MALFORMED_FILE,
+ * EK_UNSUPPORTED_VERSION, EK_CHECKSUM_MISMATCH, EK_TRUNCATED_FILE, EK_READ_FAILED, EK_FILE_CHANGED, EK_BUFFER_TOO_SMALL,
+ * EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_bundle_choose(const char *folder, const ek_choose_options *options, char *buffer, uint64_t capacity,
                                   uint64_t *size) EK_NOEXCEPT;
 
