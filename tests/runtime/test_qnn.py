@@ -262,21 +262,6 @@ def test_a_bundle_of_one_package_streams(tmp_path: Path) -> None:
         assert session.counters()["bytes_read"] > 0
 
 
-def test_a_plan_counts_the_weights_of_every_length_that_is_called(tmp_path: Path) -> None:
-    """A session that keeps nothing calls one function of a package."""
-    bundle, _ = random_bundle(tmp_path, "diffusion_gemma", "mixed4")
-    opened = Bundle.open(bundle)
-    assert opened.packages is not None
-    layers = {name: own for name, own in opened.packages.entries.items() if own.kind == "layers"}
-    for positions, copies in ((0, 1), (24, 2)):
-        options = SessionOptions(canvas=opened.model.canvas_length, positions=positions)
-        held = {unit.name: unit.nbytes for unit in plan_session(opened, options).units}
-        assert {name: held[name] for name in layers} == {
-            name: copies * own.nbytes for name, own in layers.items()
-        }
-    assert all(len(own.functions) == 2 for own in layers.values())
-
-
 def test_activations_have_the_codes_of_what_was_seen(tiny: tuple[Path, ReferenceModel]) -> None:
     """Every product of a layer has codes; queries, keys and values share those of what they multiply."""
     codes = activation_codes(QnnPrograms(tiny[0]))

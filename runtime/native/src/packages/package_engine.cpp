@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "error.h"
 #include "kernels/noise.h"
-#include "onnx/qnn_executor.h"
 #include "packages/half.h"
 #include "session/head_join.h"
 
@@ -252,10 +250,8 @@ void PackageEngine::too_long(const Package &package, std::int64_t rows, std::int
        " positions: ", fewer, "shorten the prompt, or export with longer --lengths");
 }
 
-namespace {
-
-// The smallest function of layers that takes so many rows behind what each layer sees; null where none does.
-const PackageFunction *smallest(const Package &package, std::int64_t rows, const std::vector<std::int64_t> &kept) {
+const PackageFunction &PackageEngine::fitting(const Package &package, std::int64_t rows,
+                                              const std::vector<std::int64_t> &kept) const {
   const PackageFunction *found = nullptr;
   for (const PackageFunction &each : package.functions) {
     bool fits = each.rows >= rows;
@@ -265,14 +261,6 @@ const PackageFunction *smallest(const Package &package, std::int64_t rows, const
     };
     if (fits && (found == nullptr || smaller(each, *found))) found = &each;
   }
-  return found;
-}
-
-}  // namespace
-
-const PackageFunction &PackageEngine::fitting(const Package &package, std::int64_t rows,
-                                              const std::vector<std::int64_t> &kept) const {
-  const PackageFunction *found = smallest(package, rows, kept);
   if (found == nullptr) too_long(package, rows, kept.empty() ? 0 : *std::max_element(kept.begin(), kept.end()));
   return *found;
 }
@@ -293,35 +281,15 @@ const PackageFunction &PackageEngine::fitting_head(const Package &package, std::
   return *found;
 }
 
-std::vector<std::int64_t> PackageEngine::seen(const BundleChunk &chunk, std::int64_t kept) const {
-  std::vector<std::int64_t> out;
-  for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
-    const std::int64_t window = bundle_.model().layers[i].window;
-    out.push_back(window == 0 ? kept : std::min(kept, window - 1));
-  }
-  return out;
-}
-
 void PackageEngine::check_rows(std::int64_t rows, std::int64_t kept) const {
-  for (const BundleChunk &chunk : bundle_.chunks()) fitting(programs_.of(*chunk.unit), rows, seen(chunk, kept));
-}
-
-// QNN loads the weights once more for each function that is called. A text that grows is encoded and denoised behind ever
-// longer prefixes; without a prefix passes are of one length.
-std::uint64_t PackageEngine::copies(const WeightUnit &unit, const EngineLengths &lengths) const {
-  const auto chunk = std::find_if(bundle_.chunks().begin(), bundle_.chunks().end(),
-                                  [&unit](const BundleChunk &each) { return each.unit == &unit; });
-  if (bundle_.format() != qnn::kFormat || chunk == bundle_.chunks().end()) return 1;
-  const Package &package = programs_.of(unit);
-  std::set<const PackageFunction *> called;
-  std::set<std::int64_t> prefixes{0, lengths.prefix};
-  for (const PackageFunction &each : package.functions) prefixes.insert(std::min(each.prefix + 1, lengths.prefix));
-  for (const std::int64_t rows : {lengths.head_rows, lengths.rows}) {
-    for (const std::int64_t kept : prefixes) {
-      if (const PackageFunction *found = smallest(package, rows, seen(*chunk, kept))) called.insert(found);
+  for (const BundleChunk &chunk : bundle_.chunks()) {
+    std::vector<std::int64_t> seen;
+    for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
+      const std::int64_t window = bundle_.model().layers[i].window;
+      seen.push_back(window == 0 ? kept : std::min(kept, window - 1));
     }
+    fitting(programs_.of(*chunk.unit), rows, seen);
   }
-  return std::max<std::uint64_t>(called.size(), 1);
 }
 
 void PackageEngine::layers(const LayersCall &call) {

@@ -36,7 +36,6 @@ class PackageEngine final : public Engine {
 
   EngineBytes bytes(const EngineLengths &lengths) const override;
   std::uint64_t experts_wanted(const BundleChunk &chunk, const EngineLengths &lengths) const override;
-  std::uint64_t copies(const WeightUnit &unit, const EngineLengths &lengths) const override;
   void open(const EngineLengths &lengths) override;
   void check_rows(std::int64_t rows, std::int64_t kept) const override;
   void layers(const LayersCall &call) override;
@@ -64,8 +63,6 @@ class PackageEngine final : public Engine {
   // Whether the core's kernels compute a part of the model.
   bool computes() const { return core_head_ != nullptr || !mixture_of_.empty(); }
   void add_mixtures(const Json &entries);
-  // What each layer of a chunk sees of so many kept positions.
-  std::vector<std::int64_t> seen(const BundleChunk &chunk, std::int64_t kept) const;
   const PackageFunction &fitting(const Package &package, std::int64_t rows, const std::vector<std::int64_t> &kept) const;
   const PackageFunction &fitting_head(const Package &package, std::int64_t rows, const HeadForm &form) const;
   [[noreturn]] void too_long(const Package &package, std::int64_t rows, std::int64_t kept) const;

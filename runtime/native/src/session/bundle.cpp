@@ -129,12 +129,6 @@ void Bundle::add_package_tiles() {
   }
 }
 
-void Bundle::count_copies(const std::function<std::uint64_t(const WeightUnit &)> &copies) {
-  for (WeightUnit &unit : units_) {
-    if (unit.run == nullptr) unit.bytes *= copies(unit);
-  }
-}
-
 std::int64_t Bundle::largest_tile() const {
   std::int64_t most = 0;
   for (const BundleTile &tile : scores()) most = std::max(most, tile.tokens);

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -77,9 +76,6 @@ class Bundle {
   bool has_head() const noexcept { return !head_.empty(); }
   const WeightUnit &final() const noexcept { return *final_; }
   const WeightUnit *self_conditioning() const noexcept { return self_conditioning_; }  // null: the model has none
-
-  // Counts in the bytes of each package the times that its weights lie in memory.
-  void count_copies(const std::function<std::uint64_t(const WeightUnit &)> &copies);
 
   // The manifest's section "programs", which is large: for whoever makes the engine, once.
   Json take_programs() { return std::move(programs_); }

@@ -110,9 +110,6 @@ class Engine {
   // How many of the layer's experts have rows in a pass of denoising at these lengths, at most.
   virtual std::uint64_t experts_wanted(const BundleChunk &chunk, const EngineLengths &) const { return chunk.experts.size(); }
 
-  // How many times the weights of a package lie in memory while it is open, at these lengths.
-  virtual std::uint64_t copies(const WeightUnit &, const EngineLengths &) const { return 1; }
-
   // Once, when `bytes` of these lengths are granted and before any of the following.
   virtual void open(const EngineLengths &lengths) = 0;
 

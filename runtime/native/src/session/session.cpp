@@ -105,13 +105,6 @@ std::unique_ptr<Engine> packages_of(Bundle &bundle, int threads, bool planning) 
        "what runs them (C: ek_session_open_packages)");
 }
 
-// Once for a bundle, before anything else is planned.
-MemoryNeeds first_needs(Bundle &bundle, const Engine &engine, const SessionOptions &options) {
-  const EngineLengths lengths = lengths_of(bundle.model(), options);
-  bundle.count_copies([&](const WeightUnit &unit) { return engine.copies(unit, lengths); });
-  return memory_needs(bundle, engine, options);
-}
-
 }  // namespace
 
 int engine_threads(const SessionOptions &options) {
@@ -132,7 +125,7 @@ SessionPlan plan_session(const std::string &folder, const SessionOptions &given,
   Bundle bundle(folder);
   const SessionOptions options = checked(given, bundle);
   const std::unique_ptr<Engine> engine = make(bundle);
-  MemoryNeeds needs = first_needs(bundle, *engine, options);
+  MemoryNeeds needs = memory_needs(bundle, *engine, options);
   needs.process = process;
   return plan_of(bundle, *engine, needs, plan_weights(bundle, needs, options), options);
 }
@@ -143,7 +136,7 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
       options(checked(given, bundle)),
       engine(make(bundle)),
       machine(machine_memory()),
-      needs(first_needs(bundle, *engine, options)),
+      needs(memory_needs(bundle, *engine, options)),
       reservation([&](std::uint64_t process) {
         needs.process = process;
         plan = plan_weights(bundle, needs, options);
