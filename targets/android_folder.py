@@ -60,7 +60,7 @@ _COMPILED = """
 `compiled/` has the same packages compiled for {chips}, and phones with such a chip open those. Other phones
 {others}.
 """
-_TAKE_ANOTHER = "take the other bundle"
+_TAKE_ANOTHER = "take the other bundle, if Android tells their chip (12 and later)"
 _COMPILE = "compile a package each time that it is opened, which takes long"
 _NOT_COMPILED = """
 Nothing is compiled: phones compile a package each time that it is opened, which takes long. An export with

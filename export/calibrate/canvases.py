@@ -14,8 +14,8 @@ from edgekit.export.models.base import Architecture
 #: Positions of short passes, half of them a prompt's. Attention averages over fewer rows there, so that what
 #: it gives reaches farther than in long ones.
 _SHORT = (1, 2, 4, 8, 16, 32, 48)
-#: Short passes of each length at least, and positions in all of them: with few others beside it, what a token
-#: gives is its own, and tokens differ.
+#: Short passes of each length at least, and positions in all of them where families have no blocks: with few
+#: others beside it, what a token gives is its own, and tokens differ.
 _SHORT_COUNT, _SHORT_POSITIONS = 4, 128
 #: The key of the token that stands for what is not yet known, among `Architecture.defaults`.
 _MASK = "mask_token_id"
@@ -93,7 +93,9 @@ def canvases(
         yield made(i, plan.count, plan.prompt, plan.canvas)
     for length in plan.short:
         if length == 1 and architecture.causal_prefix:
-            continue  # the first token of every prompt sees itself alone
-        count = max(_SHORT_COUNT, _SHORT_POSITIONS // length)
+            continue  # a pass of two has a prompt of one
+        # Families of blocks denoise whole blocks, and their short passes are computed one by one.
+        positions = 0 if architecture.prefix_block > 1 else _SHORT_POSITIONS
+        count = max(_SHORT_COUNT, positions // length)
         for i in range(count):
             yield made(i, count, length // 2, length - length // 2)

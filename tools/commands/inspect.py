@@ -58,8 +58,8 @@ def command(
     that `run` takes, or that is for --engine.
 
     With --memory also what would stay in memory and what would be streamed in every denoising step, if `run`
-    were given that budget, the engine, and a short prompt. Reads headers only; `edgekit verify` checks the
-    data.
+    were given that budget, the engine, and a short prompt. Reads headers and reports; `edgekit verify` checks
+    the data.
     """
     from edgekit.runtime.bundle import Bundle
 

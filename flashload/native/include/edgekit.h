@@ -829,8 +829,9 @@ typedef struct ek_qnn_options {
 
 /* Loads ONNX Runtime and its provider for QNN into the process, for good, so that sessions run bundles of the format "qnn"
  * too. Before this was called such bundles are refused (EK_UNSUPPORTED_BUNDLE). ONNX Runtime's reports to its makers are
- * switched off. Null options: the usual names. Only the first call that succeeds has an effect. EK_INVALID_ARGUMENT,
- * EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION, EK_ENGINE_FAILED where there is no NPU, EK_OUT_OF_MEMORY. */
+ * switched off. Null options: the usual names. A provider that the application has registered is taken. Only the first call
+ * that succeeds has an effect. EK_INVALID_ARGUMENT, EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION, EK_ENGINE_FAILED where there is no
+ * NPU, in every further call too; EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_qnn_load(const ek_qnn_options *options) EK_NOEXCEPT;
 
 /* Whether an ONNX model holds nothing but operators that exports of a format ("onnx", "onnx-gpu", "qnn") write, no graph
@@ -1027,7 +1028,8 @@ typedef struct ek_fetch_options {
   const char *sha256;         /* the 64 digits that the manifest must begin with, or the SHA-256 of bundles.json where the
                                  address is that of several bundles; null: any bundle */
   const char *const *formats; /* [format_count] of the bundles that this application runs, such as "native", where there
-                                 are several; null: the first */
+                                 are several; null: the first. What was compiled for other chips comes last,
+                                 where ek_qnn_load was called before */
   int32_t format_count;
   int32_t compare;            /* not 0: a bundle with the same manifest that is there is compared and mended; 0: it is taken
                                  for whole if its files have their sizes */

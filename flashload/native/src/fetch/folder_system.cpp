@@ -23,13 +23,9 @@ namespace edgekit {
 #if defined(_WIN32)
 
 KeptFolder::~KeptFolder() = default;
-void KeptFolder::release() noexcept { descriptor_ = -1; }
-bool KeptFolder::keeps(const std::filesystem::path &) const noexcept { return descriptor_ >= 0; }
-
-bool KeptFolder::keep(const std::filesystem::path &) noexcept {
-  descriptor_ = 0;
-  return true;
-}
+void KeptFolder::release() noexcept { kept_ = false; }
+bool KeptFolder::keeps(const std::filesystem::path &) const noexcept { return kept_; }
+bool KeptFolder::keep(const std::filesystem::path &) noexcept { return kept_ = true; }
 
 bool exchange_folders(const std::filesystem::path &, const std::filesystem::path &) noexcept { return false; }
 void sync_folder(const std::filesystem::path &) noexcept {}
@@ -58,16 +54,20 @@ KeptFolder::~KeptFolder() { release(); }
 void KeptFolder::release() noexcept {
   if (descriptor_ >= 0) ::close(descriptor_);
   descriptor_ = -1;
+  kept_ = false;
 }
 
 bool KeptFolder::keeps(const std::filesystem::path &folder) const noexcept {
-  return descriptor_ >= 0 && is_at(descriptor_, folder);
+  return kept_ && (descriptor_ < 0 || is_at(descriptor_, folder));
 }
 
 bool KeptFolder::keep(const std::filesystem::path &folder) noexcept {
   while (true) {
     const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (opened < 0) return true;
+    if (opened < 0) {
+      release();
+      return kept_ = true;
+    }
     if (::flock(opened, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       ::close(opened);
       return false;
@@ -78,7 +78,7 @@ bool KeptFolder::keep(const std::filesystem::path &folder) noexcept {
     }
     release();
     descriptor_ = opened;
-    return true;
+    return kept_ = true;
   }
 }
 

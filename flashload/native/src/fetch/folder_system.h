@@ -19,11 +19,12 @@ class KeptFolder {
   // Another folder than before is kept in its place.
   bool keep(const std::filesystem::path &folder) noexcept;  // false: another one has it
   void release() noexcept;
-  // Whether the folder that has this name is the one that is kept. Windows tells no folders of one name apart.
+  // Whether the folder that has this name is the one that is kept, as far as that can be told: not on Windows.
   bool keeps(const std::filesystem::path &folder) const noexcept;
 
  private:
-  int descriptor_ = -1;  // on Windows any number
+  bool kept_ = false;
+  int descriptor_ = -1;  // none on Windows, and where the folder cannot be opened
 };
 
 // Has two folders change names in one step; false where the system cannot.

@@ -211,12 +211,15 @@ StagingFolder::StagingFolder(const std::string &folder) : folder_(absolute_path(
 }
 
 StagingFolder::~StagingFolder() {
-  if (!kept_.keeps(staging_)) return;
+  if (has_mark_alone()) discard();
+}
+
+bool StagingFolder::has_mark_alone() const {
   std::error_code error;
   const auto first = fs::directory_iterator(staging_, error);
-  if (error || first == fs::directory_iterator() || first->path().filename() != kMark) return;
+  if (error || first == fs::directory_iterator() || first->path().filename() != kMark) return false;
   auto second = first;
-  if (second.increment(error) == fs::directory_iterator() && !error) discard();
+  return second.increment(error) == fs::directory_iterator() && !error;
 }
 
 bool StagingFolder::has_bundle() const {
@@ -328,6 +331,8 @@ void StagingFolder::switch_over(const Listed &listed) {
     return;
   }
   require_replaceable();  // again: much may have come meanwhile
+  KeptFolder before;  // until it is gone: under its next name another fetch would take it for its own
+  before.keep(folder_);
   mark(folder_, kIsReplaced);
   if (exchange_folders(staging_, folder_)) {
     sync_folder(folder_.parent_path());
@@ -344,7 +349,18 @@ void StagingFolder::switch_over(const Listed &listed) {
 void StagingFolder::discard() noexcept {
   if (!kept_.keeps(staging_)) return;
   std::error_code error;
-  fs::remove_all(staging_, error);
+  try {
+    std::vector<fs::path> found;
+    for (const fs::directory_entry &entry : fs::directory_iterator(staging_)) found.push_back(entry.path());
+    for (const fs::path &each : found) {
+      if (each.filename() != kMark) fs::remove_all(each, error);
+    }
+  } catch (const std::exception &) {
+    return;  // it is of a fetch still
+  }
+  if (!has_mark_alone()) return;
+  unmark(staging_);
+  fs::remove(staging_, error);
   kept_.release();
 }
 

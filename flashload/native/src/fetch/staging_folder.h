@@ -57,6 +57,8 @@ class StagingFolder {
   void discard() noexcept;
 
  private:
+  bool has_mark_alone() const;
+
   std::filesystem::path folder_, staging_, replaced_;
   KeptFolder kept_;
 };

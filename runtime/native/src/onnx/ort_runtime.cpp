@@ -1,5 +1,6 @@
 #include "onnx/ort_runtime.h"
 
+#include <cstring>
 #include <utility>
 
 #include "error.h"
@@ -67,7 +68,9 @@ Runtime::Runtime(const std::string &library, const std::string &provider, const 
       done(function<Status *(*)(Env *, const char *, const PathChar *)>(kRegisterProviderLibrary)(
           env.get(), name.c_str(), path_of(provider).c_str()));
     } catch (const Error &error) {
-      fail(EK_OPEN_FAILED, provider, ": ONNX Runtime ", base()->get_version(), " cannot load the provider: ", error.what());
+      // So it says where one is registered that found no device.
+      const bool taken = std::strstr(error.what(), "already registered") != nullptr;
+      if (!taken) fail(EK_OPEN_FAILED, provider, ": ONNX Runtime ", base()->get_version(), " cannot load the provider: ", error.what());
     }
     find_device(env.get(), name);
   }

@@ -21,7 +21,9 @@ constexpr const char *kRegistered = "QNNExecutionProvider";
 constexpr const char *kOnNpu = ".npu.onnx", *kOnProcessor = ".processor.onnx", *kCompiled = ".ctx.onnx";
 
 std::mutex mutex;
-std::unique_ptr<ort::Runtime> runtime;  // as long as the process, also where it found no device
+// As long as the process, also where it found no device: ONNX Runtime takes no second provider of a name.
+std::unique_ptr<ort::Runtime> runtime;
+std::string provider_here;
 bool loaded = false;
 ort::Settings told, told_of_sources;    // to the provider
 std::string chip_here;
@@ -47,9 +49,12 @@ std::string name_of(const std::string &path) { return path.substr(path.rfind('/'
 void load(const Libraries &libraries) {
   std::lock_guard<std::mutex> lock(mutex);
   if (loaded) return;
-  if (runtime == nullptr) runtime = std::make_unique<ort::Runtime>(libraries.onnxruntime, libraries.provider, kRegistered);
+  if (runtime == nullptr) {
+    runtime = std::make_unique<ort::Runtime>(libraries.onnxruntime, libraries.provider, kRegistered);
+    provider_here = libraries.provider;
+  }
   if (!runtime->has_device()) {
-    fail(EK_ENGINE_FAILED, libraries.provider, ": finds neither an NPU nor its emulation on this system");
+    fail(EK_ENGINE_FAILED, provider_here, ": finds neither an NPU nor its emulation on this system");
   }
   told = told_of_sources = {{"backend_path", libraries.backend}};
   if (runtime->emulated() && !libraries.soc_model.empty()) told_of_sources.emplace_back("soc_model", libraries.soc_model);

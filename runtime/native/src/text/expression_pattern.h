@@ -41,7 +41,6 @@ class ExpressionPattern {
   ExpressionTree read() const;
 
   std::string_view text() const { return text_; }
-  const std::string &where() const { return where_; }
 
   [[noreturn]] void unsupported(const std::string &what, std::size_t at) const;
   [[noreturn]] void unsupported_keeping(std::size_t at) const;  // a repetition that gives nothing back

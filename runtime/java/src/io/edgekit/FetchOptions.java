@@ -53,8 +53,8 @@ public final class FetchOptions {
   }
 
   /**
-   * Says which of several bundles are of use: the first there that is of one of these formats is taken. A bundle that is alone
-   * has to be of one of them too.
+   * Says which of several bundles are of use: the first there that is of one of these formats is taken, one that was compiled
+   * for other chips than this one only where no other is. A bundle that is alone has to be of one of them too.
    *
    * @param formats such as "native"; none: any. Where it is not said, of several bundles those that sessions run are of use,
    *     and one that is alone in any format
