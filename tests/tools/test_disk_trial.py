@@ -20,7 +20,7 @@ from edgekit.tools.doctor import machine
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 def test_who_is_ended_leaves_nothing(tmp_path: Path, number: str) -> None:
-    code = "import sys, pathlib, edgekit.tools.disk_trial as d; d.try_disk(pathlib.Path(sys.argv[1]), 60)"
+    code = "import sys, pathlib, edgekit.tools.disk_trial as d; d.try_disk(pathlib.Path(sys.argv[1]), 5)"
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stderr=subprocess.DEVNULL) as process:
         for _ in range(3000):
             if list(tmp_path.glob("*/weights.safetensors")):

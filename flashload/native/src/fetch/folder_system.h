@@ -24,7 +24,9 @@ class KeptFolder {
 
  private:
   bool kept_ = false;
-  int descriptor_ = -1;  // none on Windows, and where the folder cannot be opened
+#if !defined(_WIN32)
+  int descriptor_ = -1;  // none where the folder cannot be opened
+#endif
 };
 
 // Has two folders change names in one step; false where the system cannot.
