@@ -125,10 +125,7 @@ def save(bundles: BundleSet, folder: Path, name: str = SET_NAME) -> None:
     """Write the file in one step. Raises WriteFailed."""
     table = {
         "schema_version": SCHEMA_VERSION,
-        "bundles": [
-            {"path": m.path, "format": m.format, "minimum_os": dict(m.minimum_os), "chips": list(m.chips)}
-            for m in bundles.members
-        ],
+        "bundles": [asdict(member) for member in bundles.members],
         "files": {n: asdict(entry) for n, entry in bundles.files.items()},
     }
     data = (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode()

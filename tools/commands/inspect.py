@@ -61,7 +61,7 @@ def command(
     were given that budget, the engine, and a short prompt. Reads headers and reports; `edgekit verify` checks
     the data.
     """
-    from edgekit.runtime.bundle import Bundle
+    from edgekit.runtime.bundle import Bundle, quantization_report
 
     folder = bundle_folder(bundle, engine, quiet=as_json, to_run=False)
     plan = None
@@ -73,7 +73,8 @@ def command(
     if taken and not as_json:
         note(taken)
     with shown_bundle.open_weights() as file:
-        found = _facts(shown_bundle, file)
+        report = quantization_report.read(shown_bundle.folder)
+        found = _facts(shown_bundle, file, report)
         if members := _members(folder):
             found["bundles"] = members
         if plan is not None:
@@ -90,7 +91,7 @@ def command(
                 for r in file.layout.runs
             ]
     if tensors:
-        found["tensors"] = _tensors(shown_bundle)
+        found["tensors"] = report
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -105,7 +106,7 @@ def _members(folder: str) -> list[dict[str, Any]]:
     return [asdict(member) for member in members]
 
 
-def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
+def _facts(bundle: Bundle, file: FlashFile, report: list[dict[str, Any]]) -> dict[str, Any]:
     manifest, model = bundle.manifest, bundle.model
     packages = [] if bundle.packages is None else list(bundle.packages.entries.values())
     packaged = {name for package in packages for name in package.files}
@@ -133,14 +134,14 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "files": len(manifest.files.keys() - packaged),
             "packages": sum(package.nbytes for package in packages),
         },
-        "quantization": manifest.quantization | {"group_sizes": _group_sizes(bundle)},
+        "quantization": manifest.quantization | {"group_sizes": _group_sizes(report)},
         "programs": {
             "format": manifest.format,
             "layout": manifest.programs.get("layout"),
             "names": list(manifest.programs.get("entries", {})),
         }
         | _device_facts(manifest)
-        | _package_facts(bundle),
+        | _package_facts(bundle, report),
         "layers": _layers(bundle, file),
         "sampler": manifest.sampler,
         "provenance": manifest.provenance,
@@ -155,12 +156,12 @@ def _device_facts(manifest: Manifest) -> dict[str, Any]:
     return {} if device is None else device.facts
 
 
-def _package_facts(bundle: Bundle) -> dict[str, Any]:
+def _package_facts(bundle: Bundle, report: list[dict[str, Any]]) -> dict[str, Any]:
     """Facts about packages, one by one."""
     packages = bundle.packages
     if packages is None:
         return {}
-    bits = _package_bits(bundle)
+    bits = _package_bits(bundle, report)
     return {
         "precision": packages.precision,
         "activations": packages.activations,
@@ -185,17 +186,16 @@ def _package_facts(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _package_bits(bundle: Bundle) -> dict[str, float]:
+def _package_bits(bundle: Bundle, report: list[dict[str, Any]]) -> dict[str, float]:
     """Bits per weight of the matrices in each package, scales included."""
     sums: dict[str, tuple[int, int]] = {}
     packages = bundle.packages
     assert packages is not None
-    tensors = _tensors(bundle)
-    heads = {row["name"]: row for row in tensors if row["name"] in ("embedding", "head")}
+    heads = {row["name"]: row for row in report if row["name"] in ("embedding", "head")}
     apart = {
         layer.mixture: _matrices(bundle, layer.mixture) for layer in bundle.model.layers if layer.mixture
     }
-    for row in tensors:
+    for row in report:
         unit, _, rest = row["name"].partition(".")
         if unit == "layers":
             number, _, matrix = rest.partition(".")
@@ -297,15 +297,9 @@ def _groups(plan: MemoryPlan) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def _group_sizes(bundle: Bundle) -> list[int]:
+def _group_sizes(report: list[dict[str, Any]]) -> list[int]:
     """Of the bundle's matrices: smaller than was asked for where their columns do not divide by that."""
-    return sorted({row["group_size"] for row in _tensors(bundle)} - {0})
-
-
-def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
-    from edgekit.runtime.bundle import quantization_report
-
-    return quantization_report.read(bundle.folder)
+    return sorted({row["group_size"] for row in report} - {0})
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -384,7 +378,7 @@ def _show(found: dict[str, Any]) -> None:
 
 def _member(own: dict[str, Any]) -> str:
     """One line about a bundle of a set."""
-    return f"{own['path']}" + (f", compiled for {' and '.join(own['chips'])}" if own["chips"] else "")
+    return own["path"] + (f", compiled for {' and '.join(own['chips'])}" if own["chips"] else "")
 
 
 def _adapter(own: dict[str, Any]) -> str:
